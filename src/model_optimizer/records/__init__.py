@@ -1,0 +1,1 @@
+"""Frozen values: everything that crosses a boundary is one of these. No record does I/O."""

@@ -35,7 +35,9 @@ class ModelOptimizerError(Exception):
 
     exit_code = 70
 
-    def __init__(self, what: str, *, cause: str, fix: str, evidence: Sequence[str] = (), log: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, cause: str, fix: str, evidence: Sequence[str] = (), log: str | None = None
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.cause = cause

@@ -26,7 +26,9 @@ def _split(value: object, kind: str, table: dict[str, float] | dict[str, int], e
         raise ValueError(f"{value!r} is not a {kind}; write for example {example}")
     unit = match[2].lower()
     if unit not in table:
-        raise ValueError(f"{value!r}: {'no unit' if not unit else f'unknown unit {match[2]!r}'}; use {', '.join(table)}")
+        raise ValueError(
+            f"{value!r}: {'no unit' if not unit else f'unknown unit {match[2]!r}'}; use {', '.join(table)}"
+        )
     return float(match[1]), float(table[unit])
 
 

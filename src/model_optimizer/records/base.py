@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -35,3 +35,11 @@ class Record(BaseModel):
     def from_json(cls, data: bytes | str) -> Self:
         """Inverse of ``to_json``."""
         return cls.model_validate_json(data)
+
+
+class Emit(Protocol):
+    """Where progress goes: an event name and its fields. The journal and the terminal are two readers of one stream."""
+
+    def __call__(self, kind: str, **fields: object) -> None:
+        """Report that something happened. Kinds in use: ``progress`` (what, done, total, unit), ``note`` (text)."""
+        ...

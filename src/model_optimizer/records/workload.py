@@ -152,8 +152,10 @@ class SLO(Record):
                 raise ValueError(f"{key}: say which statistic, for example {key}_p99")
             known = (*LATENCY_METRICS, "output_tokens_per_s", "request_rate", "error_rate", "peak_memory")
             if metric not in known:
-                raise ValueError(f"unknown SLO {key!r}; known: ttft_p99 (also tpot, itl, e2e; mean, p50, p90, p95, p99, "
-                                 "max), output_tokens_per_s, request_rate, error_rate, peak_memory, at")
+                raise ValueError(
+                    f"unknown SLO {key!r}; known: ttft_p99 (also tpot, itl, e2e; mean, p50, p90, p95, p99, "
+                    "max), output_tokens_per_s, request_rate, error_rate, peak_memory, at"
+                )
             limits.append({"metric": metric, "statistic": statistic, "limit": _parse_limit(metric, raw)})
         return {"limits": limits, "at": value.get("at")}
 

@@ -28,7 +28,7 @@ class Engine(Protocol):
         ...
 
     def memory_bytes(self, fit: Fit) -> int:
-        """Predicted peak memory of the server process tree: weights, KV cache for ``concurrency`` sequences, overhead."""
+        """Predicted peak memory of the server process tree: weights, KV cache for all sequences, overhead."""
         ...
 
     def engine_args(self, fit: Fit) -> dict[str, str | int | float | bool]:

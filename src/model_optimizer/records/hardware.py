@@ -33,7 +33,7 @@ class HostSpec(Record):
     gpus: tuple[DetectedGpu, ...] = ()
 
     def identity(self) -> tuple[str, ...]:
-        """The part that goes into the keys of measurements: change it, and old numbers no longer speak for this host."""
+        """The part that goes into the keys of measurements: change it, and old numbers do not speak for this host."""
         gpus = (f"{gpu.name}|{gpu.memory_bytes}|{gpu.driver}|{gpu.power_limit_w}" for gpu in self.gpus)
         return (self.machine, self.cpu_name, str(self.cpu_cores), *gpus)
 

@@ -55,8 +55,8 @@ class ClientHealth(Record):
 class LoadResult(Record):
     """One load level: the steady window, warm-up and drain excluded.
 
-    ``output_tokens_per_s`` counts tokens of all users in the window; ``goodput_per_s`` requests a second that kept every
-    latency limit; ``good_share`` their share of all requests, failed ones included.
+    ``output_tokens_per_s`` counts tokens of all users in the window; ``goodput_per_s`` requests a second that kept
+    every latency limit; ``good_share`` their share of all requests, failed ones included.
     """
 
     load: Load
@@ -131,8 +131,8 @@ class Generation(Record):
 class AccuracyScore(Record):
     """A candidate against the stored reference, on the same tokens.
 
-    ``perplexity`` = exp(mean negative log-likelihood) over ``num_tokens`` positions; ``perplexity_ci95`` is the interval
-    of the *ratio* to the reference's, from paired differences over chunks. ``kl_mean`` is in nats a token; where
+    ``perplexity`` = exp(mean negative log-likelihood) over ``num_tokens`` positions; ``perplexity_ci95`` is the
+    interval of the *ratio* to the reference's, from paired differences over chunks. ``kl_mean`` is in nats a token; where
     ``kl_is_lower_bound``, the engine gave only its most likely tokens and the rest is one bucket.
     ``logits_relative_l2`` = ‖candidate − reference‖ / ‖reference‖ over mean-centred logits.
     """

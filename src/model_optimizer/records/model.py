@@ -79,7 +79,7 @@ class ModelSpec(Record):
         """KV cache bytes one more token needs, over all layers that keep it for the whole context.
 
         MHA/GQA/MQA: 2 · layers · kv_heads · head_dim · bytes. MLA keeps one latent vector a layer:
-        layers · (kv_lora_rank + qk_rope_head_dim) · bytes. Sliding layers stop growing at their window and are left out.
+        layers · (kv_lora_rank + qk_rope_head_dim) · bytes. Sliding layers stop growing at their window: left out.
         """
         if self.attention == "mla" and self.kv_lora_rank is not None:
             return self.num_layers * (self.kv_lora_rank + (self.qk_rope_head_dim or 0)) * bytes_per_element

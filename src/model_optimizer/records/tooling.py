@@ -41,7 +41,7 @@ class Serve(Record):
 
 
 class Launch(Record):
-    """How to start a server: either ``worker`` (a script of ours) or ``module`` (``python -m``), in ``tool``'s environment."""
+    """How to start a server in ``tool``'s environment: ``worker`` (a script of ours) or ``module`` (``python -m``)."""
 
     tool: str
     worker: str | None = None

@@ -27,7 +27,7 @@ class LengthClass(Record):
 
 
 class Load(Record):
-    """One level of load: ``concurrency`` users who each wait for their answer, or Poisson arrivals at ``rate_per_s``."""
+    """One level of load: ``concurrency`` users who each wait for their answer, or Poisson arrivals."""
 
     concurrency: Annotated[int, Field(gt=0)] | None = None
     rate_per_s: Annotated[float, Field(gt=0)] | None = None
@@ -169,8 +169,8 @@ class AccuracyLimits(Record):
     """How far a candidate may move from the reference. Defaults and their reasons: docs/accuracy.md.
 
     ``max_perplexity_rise``: share above the reference's perplexity. ``min_top1_agreement``: share of positions with
-    the same most likely token. ``max_kl``: mean KL divergence in nats a token. ``max_degenerate``: share of generations that
-    repeat themselves, are empty, or stop wrongly, beyond what the reference itself does.
+    the same most likely token. ``max_kl``: mean KL divergence in nats a token. ``max_degenerate``: share of
+    generations that repeat themselves, are empty, or stop wrongly, beyond what the reference itself does.
     """
 
     max_perplexity_rise: Share = 0.05

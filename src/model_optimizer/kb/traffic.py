@@ -24,7 +24,7 @@ def traffic_profiles() -> tuple[TrafficProfile, ...]:
 
 
 def traffic(name: str) -> TrafficProfile:
-    """The profile of that name (case, ``_`` and spaces do not matter). Raises ``UnknownName`` with the nearest names."""
+    """The profile of that name (case, ``_``, spaces do not matter). Raises ``UnknownName`` with the nearest names."""
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-")
     for profile in traffic_profiles():
         if profile.id == wanted:

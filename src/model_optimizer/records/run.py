@@ -37,7 +37,7 @@ class RunSpec(Record):
     """The user's request, fully resolved. ``origin`` says where each value came from."""
 
     model: str
-    gpu: str = "cpu"
+    gpu: str = "auto"
     traffic: TrafficProfile
     slo: SLO = SLO()
     accuracy: AccuracyLimits = AccuracyLimits()
@@ -52,19 +52,33 @@ class RunSpec(Record):
     origin: dict[str, Origin] = {}
 
 
+class Reference(Record):
+    """The unoptimised model's own outputs: what every candidate's accuracy is compared with.
+
+    ``key`` finds the stored tokens, log-likelihoods and logits.
+    """
+
+    key: str
+    perplexity: float
+    num_tokens: int
+    dtype: str
+    generations: tuple[Generation, ...] = ()
+
+
 class Baseline(Record):
     """The unoptimised model under the same prompts and definitions; what everything is compared with."""
 
     candidate: Candidate
     measurement: Measurement
-    perplexity: float
-    num_tokens: int
-    reference: Artifact | None = None
-    generations: tuple[Generation, ...] = ()
+    reference: Reference | None = None
 
 
 class StageRecord(Record):
-    """One step of a run: run, or remembered from an earlier one."""
+    """One step of a run: run, or remembered from an earlier one.
+
+    ``seconds`` is the time spent in this run (next to nothing where remembered); ``first_seconds`` what it took when it was
+    computed, where that is known.
+    """
 
     stage: str
     subject: str
@@ -72,6 +86,7 @@ class StageRecord(Record):
     status: Literal["run", "remembered", "failed"]
     seconds: float
     when: str
+    first_seconds: float | None = None
 
 
 class RunManifest(Record):

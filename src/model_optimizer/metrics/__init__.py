@@ -1,0 +1,1 @@
+"""Arithmetic on what was measured: definitions, percentiles, judgement. No I/O."""

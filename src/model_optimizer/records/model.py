@@ -75,6 +75,10 @@ class ModelSpec(Record):
     eos_token_ids: tuple[int, ...] = ()
     health: tuple[HealthCheck, ...] = ()
 
+    def anonymous(self) -> ModelSpec:
+        """Without what does not change the weights: where the files lie and what was found about their health."""
+        return self.model_copy(update={"source": "", "health": ()})
+
     def kv_bytes_per_token(self, bytes_per_element: float = 2.0) -> float:
         """KV cache bytes one more token needs, over all layers that keep it for the whole context.
 

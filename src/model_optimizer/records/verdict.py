@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from model_optimizer.records.artifact import Artifact
 from model_optimizer.records.base import Record
 from model_optimizer.records.candidate import Candidate
 from model_optimizer.records.measurement import AccuracyScore, Measurement
@@ -44,6 +45,7 @@ class Verdict(Record):
     checks: tuple[Check, ...] = ()
     accuracy: AccuracyScore | None = None
     measurement: Measurement | None = None
+    artifact: Artifact | None = None
     artifact_bytes: int | None = None
     best_load: str | None = None
     goodput_per_s: float | None = None

@@ -1,0 +1,173 @@
+"""What the command line and other programs call: one function a command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from model_optimizer import __version__
+from model_optimizer.errors import HostError, UnknownName
+from model_optimizer.host.checkpoint import read_checkpoint
+from model_optimizer.host.hub import resolve_model
+from model_optimizer.host.probe import probe_host
+from model_optimizer.host.toolenv import Toolbox
+from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
+from model_optimizer.metrics.goodput import judge_load
+from model_optimizer.pipeline import optimize
+from model_optimizer.records.base import Emit
+from model_optimizer.records.candidate import Plan
+from model_optimizer.records.hardware import HostSpec
+from model_optimizer.records.model import ModelSpec
+from model_optimizer.records.run import RunManifest, RunSpec, ToolConfig
+from model_optimizer.records.verdict import Check
+from model_optimizer.records.workload import SLO, TrafficProfile
+from model_optimizer.render.report import report_html
+from model_optimizer.stages.context import Context
+from model_optimizer.stages.intake import DEMO, demo_file
+from model_optimizer.stages.plan import make_plan
+from model_optimizer.store.journal import Journal, find_run, now, read_manifest, run_folder
+from model_optimizer.store.objects import Store, make_folder, write_atomically
+
+
+def home() -> Path:
+    """Where everything lives: ``MODEL_OPTIMIZER_HOME``, else ``~/.model-optimizer``."""
+    return Path(os.environ.get("MODEL_OPTIMIZER_HOME") or Path.home() / ".model-optimizer").expanduser().absolute()
+
+
+def toolbox(show: Emit, overrides: Mapping[str, ToolConfig] | None = None) -> Toolbox:
+    """The tool environments of this home."""
+    return Toolbox(home() / "tools", overrides=dict(overrides or {}), emit=show)
+
+
+def run(spec: RunSpec, *, show: Emit, output_dir: Path | None = None, remeasure: bool = False) -> RunManifest:
+    """The whole pipeline. Raises ``ModelOptimizerError``; what was finished before is kept and found again."""
+    place = home()
+    host = target_host(spec.gpu, place)
+    if output_dir is not None:
+        make_folder(output_dir)
+    folder = run_folder(place / "runs", spec)
+    journal = Journal(folder)
+    manifest = RunManifest(run_id=folder.name, started_at=now(), spec=spec, product_version=__version__, host=host)
+    ctx = Context(
+        store=Store(place, show),
+        toolbox=toolbox(show, spec.tools),
+        host=host,
+        journal=journal,
+        manifest=manifest,
+        show=show,
+        remeasure=remeasure,
+    )
+    ctx.emit("run_started", run=folder.name, folder=str(folder))
+    try:
+        manifest = optimize(spec, ctx)
+    finally:
+        write_atomically(folder / "report.html", report_html(ctx.manifest).encode())
+    if output_dir is not None:
+        deliver(manifest, ctx, output_dir)
+    return manifest
+
+
+def deliver(manifest: RunManifest, ctx: Context, output_dir: Path) -> None:
+    """Put the report, the manifest and the winner's files into a folder of the user's choice."""
+    for name in ("report.html", "manifest.json"):
+        shutil.copyfile(ctx.journal.folder / name, output_dir / name)
+    if manifest.winner_artifact is not None and manifest.winner_artifact.key is not None:
+        source = ctx.store.files(manifest.winner_artifact.key)
+        target = output_dir / "model"
+        partial = output_dir / f".model.{os.getpid()}"
+        shutil.copytree(source, partial)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+
+
+def plan(spec: RunSpec, *, show: Emit) -> tuple[ModelSpec, HostSpec, Plan]:
+    """What ``run`` would try, and what it would refuse, from the checkpoint's headers alone."""
+    tools = toolbox(show, spec.tools)
+    host = target_host(spec.gpu, home())
+    model = look(spec.model, tools, show=show)
+    return model, host, make_plan(spec, model, host, installed=tools.installed())
+
+
+def look(ref: str, tools: Toolbox, *, show: Emit) -> ModelSpec:
+    """A checkpoint's description from its headers; ``demo`` as the dequantized folder that it will be."""
+    if ref != DEMO:
+        return read_checkpoint(resolve_model(ref, emit=show)).model_copy(update={"source": ref})
+    packed = read_checkpoint(demo_file(tools))
+    unpacked = {"format": "hf", "weight_dtype": "BF16", "quantized_as": None, "weight_bytes": packed.num_parameters * 2}
+    return packed.model_copy(update={"source": "demo", **unpacked})
+
+
+def inspect(ref: str, *, show: Emit) -> ModelSpec:
+    """The checkpoint's description with its health; a damaged one is described as far as it goes."""
+    return look(ref, toolbox(show), show=show)
+
+
+def target_host(gpu: str, place: Path) -> HostSpec:
+    """This machine, as the request wants to use it.
+
+    Raises ``HostError`` where the request names a GPU that is not in this machine: measuring happens here.
+    """
+    make_folder(place)
+    host = probe_host(place)
+    wanted = gpu.strip().lower()
+    if wanted == "auto":
+        return host
+    if wanted == "cpu":
+        return host.model_copy(update={"gpus": ()})
+    words = [word for word in wanted.replace("-", " ").split() if word not in ("nvidia", "geforce")]
+    matching = tuple(g for g in host.gpus if all(word in g.name.lower().split() for word in words))
+    if not matching:
+        here = ", ".join(g.name for g in host.gpus) or "no GPU that the driver shows"
+        raise HostError(
+            f"{gpu} is not in this machine",
+            cause=f"found here: {here}",
+            fix="run on a machine that has it, or take --gpu auto (what is here) or --gpu cpu",
+        )
+    return host.model_copy(update={"gpus": matching})
+
+
+def bench(
+    url: str, traffic: TrafficProfile, slo: SLO, *, show: Emit, model: str | None = None, api_key: str | None = None
+) -> tuple[LoadRun, tuple[Check, ...]]:
+    """Load-test any OpenAI-compatible server and judge it."""
+    measured = run_loads(Target(base_url=url.rstrip("/"), model=model), traffic, slo, emit=show, api_key=api_key)
+    at = slo.at or measured.results[0].load
+    result = next((r for r in measured.results if r.load == at), None)
+    if result is None:
+        raise UnknownName(
+            f"the SLO is to hold at {at}, which the traffic does not measure",
+            cause="measured: " + ", ".join(str(r.load) for r in measured.results),
+            fix="add that load to the traffic, or name one of these",
+        )
+    return measured, judge_load(result, slo)
+
+
+def status(name: str | None) -> RunManifest:
+    """The manifest of a run; the latest without a name."""
+    return read_manifest(find_run(home() / "runs", name))
+
+
+def runs() -> Sequence[RunManifest]:
+    """All runs of this home, oldest first."""
+    folders = (home() / "runs").glob("*/manifest.json")
+    return [read_manifest(path.parent) for path in sorted(folders, key=lambda path: path.stat().st_mtime)]
+
+
+def report(name: str | None, to: Path | None = None) -> Path:
+    """Render a run's report anew, beside the run or at ``to``; the path of the file."""
+    folder = find_run(home() / "runs", name)
+    target = to or folder / "report.html"
+    write_atomically(target, report_html(read_manifest(folder)).encode())
+    return target
+
+
+def as_json(value: Any) -> str:
+    """Records (or collections of them) as JSON text."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f'"{key}":{as_json(item)}' for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(as_json(item) for item in value) + "]"
+    return str(value.model_dump_json())

@@ -1,0 +1,166 @@
+"""The command line. Heavy imports wait inside the commands: ``--help`` must stay quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from model_optimizer.cli.screen import error_screen
+
+app = typer.Typer(
+    name="model-optimize",
+    help="From a checkpoint to a validated, tuned inference service, with the evidence for every claim.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+tools_app = typer.Typer(help="The engines' and converters' own environments.", no_args_is_help=True)
+app.add_typer(tools_app, name="tools")
+
+Json = Annotated[bool, typer.Option("--json", help="Print the record itself.")]
+Slo = Annotated[list[str] | None, typer.Option(help="A limit, e.g. ttft_p99=150ms, tpot_p95=40ms, error_rate=0.1%.")]
+Traffic = Annotated[str | None, typer.Option(help="A named profile (model-optimize traffic) or a YAML file.")]
+Gpu = Annotated[str | None, typer.Option(help="auto (what is here), cpu, or a GPU's name.")]
+Engine = Annotated[list[str] | None, typer.Option(help="Only this engine; may be repeated.")]
+Scheme = Annotated[list[str] | None, typer.Option(help="Only this scheme, e.g. q4_k_m; may be repeated.")]
+
+
+@app.command()
+def run(
+    model: Annotated[str | None, typer.Argument(help="A folder, a .gguf file, a hub id, or a request file.")] = None,
+    demo: Annotated[bool, typer.Option(help="A real small model on this machine's CPU, in minutes.")] = False,
+    gpu: Gpu = None,
+    traffic: Traffic = None,
+    slo: Slo = None,
+    engine: Engine = None,
+    scheme: Scheme = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Copy report and winner here.")] = None,
+    remeasure: Annotated[bool, typer.Option(help="Take the measurements again.")] = False,
+    json: Json = False,
+) -> None:
+    """Inspect, plan, measure the baseline, build, validate, load-test, choose, report. The same line again resumes."""
+    from model_optimizer.cli.commands import run_command
+
+    flags = {"gpu": gpu, "traffic": traffic, "slo": slo, "engines": engine, "schemes": scheme}
+    raise typer.Exit(run_command(model, flags, demo=demo, output_dir=output_dir, remeasure=remeasure, json=json))
+
+
+@app.command()
+def plan(
+    model: Annotated[str | None, typer.Argument(help="A folder, a .gguf file, a hub id, or a request file.")] = None,
+    demo: Annotated[bool, typer.Option(help="The demo model.")] = False,
+    gpu: Gpu = None,
+    traffic: Traffic = None,
+    slo: Slo = None,
+    engine: Engine = None,
+    scheme: Scheme = None,
+    json: Json = False,
+) -> None:
+    """What run would try here, best first, and why each other route is left out. Starts nothing."""
+    from model_optimizer.cli.commands import plan_command
+
+    flags = {"gpu": gpu, "traffic": traffic, "slo": slo, "engines": engine, "schemes": scheme}
+    plan_command(model, flags, demo=demo, json=json)
+
+
+@app.command()
+def inspect(
+    model: Annotated[str, typer.Argument(help="A folder, a .gguf file, a hub id, or demo.")], json: Json = False
+) -> None:
+    """What the checkpoint is: shapes, memory, KV bytes a token, health. Reads headers only."""
+    from model_optimizer.cli.commands import inspect_command
+
+    raise typer.Exit(inspect_command(model, json=json))
+
+
+@app.command()
+def status(
+    run: Annotated[str | None, typer.Argument(help="A run, or part of its name; default: the latest.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="List all runs.")] = False,
+    json: Json = False,
+) -> None:
+    """What ran, what was remembered, what came out."""
+    from model_optimizer.cli.commands import status_command
+
+    status_command(run, all_runs=all, json=json)
+
+
+@app.command()
+def report(
+    run: Annotated[str | None, typer.Argument(help="A run, or part of its name; default: the latest.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Write the page here.")] = None,
+    json: Json = False,
+) -> None:
+    """Write the run's page (one self-contained HTML file) and say where it is."""
+    from model_optimizer.cli.commands import report_command
+
+    report_command(run, to=to, json=json)
+
+
+@app.command()
+def bench(
+    url: Annotated[str, typer.Argument(help="Base URL, e.g. http://127.0.0.1:8000")],
+    traffic: Traffic = None,
+    slo: Slo = None,
+    model: Annotated[
+        str | None, typer.Option(help="The served model's name; default: the first that it lists.")
+    ] = None,
+    api_key_env: Annotated[str, typer.Option(help="Environment variable that holds the key.")] = "OPENAI_API_KEY",
+    save: Annotated[Path | None, typer.Option(help="Write results and all request traces here (JSON).")] = None,
+    json: Json = False,
+) -> None:
+    """Load-test any OpenAI-compatible server: TTFT, TPOT, ITL, throughput, goodput, errors, and whether to trust them."""
+    from model_optimizer.cli.commands import bench_command
+
+    raise typer.Exit(bench_command(url, traffic, slo or [], model=model, key_env=api_key_env, save=save, json=json))
+
+
+@app.command()
+def traffic(json: Json = False) -> None:
+    """The named traffic profiles."""
+    from model_optimizer.cli.commands import traffic_command
+
+    traffic_command(json=json)
+
+
+@tools_app.command("list")
+def tools_list(json: Json = False) -> None:
+    """Every tool environment: purpose, version, size, installed or not."""
+    from model_optimizer.cli.tools import list_command
+
+    list_command(json=json)
+
+
+@tools_app.command("install")
+def tools_install(names: Annotated[list[str], typer.Argument(help="Tools, as in tools list.")]) -> None:
+    """Build environments (asks first on a terminal only inside run; here you asked already)."""
+    from model_optimizer.cli.tools import install_command
+
+    install_command(names)
+
+
+@tools_app.command("verify")
+def tools_verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all that are installed.")] = None,
+) -> None:
+    """Check that environments work: import, version, one tiny call."""
+    from model_optimizer.cli.tools import verify_command
+
+    verify_command(names or [])
+
+
+@tools_app.command("remove")
+def tools_remove(names: Annotated[list[str], typer.Argument(help="Tools, as in tools list.")]) -> None:
+    """Delete environments; the next run that needs one builds it again."""
+    from model_optimizer.cli.tools import remove_command
+
+    remove_command(names)
+
+
+def main() -> None:
+    """Entry point: one screen for every error, and the exit codes of errors.py."""
+    sys.exit(error_screen(app))

@@ -1,0 +1,244 @@
+"""Records as tables for the terminal. Nothing is computed here."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from model_optimizer.records.candidate import Candidate, Plan
+from model_optimizer.records.hardware import HostSpec
+from model_optimizer.records.measurement import AccuracyScore, LoadResult, Measurement
+from model_optimizer.records.model import ModelSpec
+from model_optimizer.records.run import RunManifest
+from model_optimizer.records.verdict import Check, Verdict
+from model_optimizer.units import format_bytes, format_count, format_seconds, format_share
+
+DASH = "[dim]–[/]"
+SEVERITY = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
+
+
+def show_summary(console: Console, manifest: RunManifest) -> None:
+    """The end of a run: baseline against every candidate, then one sentence."""
+    table = Table(title=None, box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    for column in ("", "outcome", "tok/s", "TTFT p50", "TPOT p50", "goodput", "memory", "perplexity"):
+        table.add_column(column, justify="left" if column in ("", "outcome") else "right", no_wrap=True)
+    if manifest.baseline is not None:
+        base = manifest.baseline
+        perplexity = f"{base.reference.perplexity:.3f}" if base.reference else DASH
+        table.add_row(*_row(base.candidate, "[dim]baseline[/]", base.measurement, None, None), perplexity)
+    for verdict in manifest.verdicts:
+        style = {"meets_slo": "green", "failed": "red", "not_tried": "dim"}.get(verdict.outcome, "yellow")
+        mark = " ★" if verdict.candidate.id == manifest.winner else ""
+        outcome = f"[{style}]{verdict.outcome.replace('_', ' ')}{mark}[/]"
+        row = _row(verdict.candidate, outcome, verdict.measurement, verdict.goodput_per_s, verdict.best_load)
+        table.add_row(*row, _perplexity(verdict.accuracy))
+    console.print()
+    console.print(table)
+    console.print(
+        "[dim]measured; tok/s, TTFT and TPOT at the lightest load; goodput at the heaviest that keeps the SLO[/]"
+    )
+    console.print()
+    console.print(headline(manifest))
+
+
+def headline(manifest: RunManifest) -> str:
+    """The result in one sentence, against the baseline where there is one."""
+    verdict = manifest.winning
+    if verdict is None:
+        close = next((v for v in manifest.verdicts if v.candidate.id == manifest.nearest), None)
+        if close is None:
+            return "[yellow]No candidate could be measured.[/] The reasons are in the table and in the report."
+        return f"[yellow]Nothing meets the SLO.[/] Nearest: {escape(close.candidate.label)} ({escape(close.reason)})"
+    parts = [f"[green]Winner: {escape(verdict.candidate.label)}[/]"]
+    base = manifest.baseline
+    if base is not None and verdict.measurement is not None:
+        ours, theirs = verdict.measurement.loads[0], base.measurement.loads[0]
+        if theirs.output_tokens_per_s:
+            ratio = ours.output_tokens_per_s / theirs.output_tokens_per_s
+            parts.append(f"{ratio:.1f}x the baseline's tokens/s at {ours.load}")
+        if verdict.measurement.server and base.measurement.server:
+            saved = 1 - verdict.measurement.server.peak_memory_bytes / base.measurement.server.peak_memory_bytes
+            parts.append(f"{format_share(abs(saved))} {'less' if saved >= 0 else 'more'} peak memory")
+    if verdict.accuracy is not None:
+        parts.append(f"perplexity {verdict.accuracy.perplexity_rise:+.2%}, KL {verdict.accuracy.kl_mean:.4f} nats")
+    return ", ".join(parts)
+
+
+def show_model(console: Console, model: ModelSpec) -> None:
+    """What a checkpoint is."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    moe = f", {model.moe.num_experts} experts, {model.moe.experts_per_token} a token" if model.moe else ""
+    rows = [
+        ("model", escape(model.source)),
+        ("architecture", f"{escape(model.architecture)} ({model.format})"),
+        ("parameters", f"{format_count(model.num_parameters)}{moe}"),
+        ("weights", f"{format_bytes(model.weight_bytes)} as {model.quantized_as or model.weight_dtype}"),
+        ("layers", f"{model.num_layers} of width {model.hidden_size}"),
+        (
+            "attention",
+            f"{model.attention}: {model.num_attention_heads} heads, {model.num_kv_heads} KV heads of {model.head_dim}",
+        ),
+        ("context", f"{model.max_position_embeddings} tokens, vocabulary {model.vocab_size}"),
+        (
+            "KV cache",
+            f"{format_bytes(model.kv_bytes_per_token())} a token in 16 bit, "
+            f"{format_bytes(model.kv_bytes(model.max_position_embeddings))} for one full context",
+        ),
+    ]
+    for name, value in rows:
+        grid.add_row(name, value)
+    console.print(grid)
+    if model.weight_classes:
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2))
+        for column in ("weights", "parameters", "size", "dtype"):
+            table.add_column(column, justify="right" if column in ("parameters", "size") else "left")
+        for item in model.weight_classes:
+            table.add_row(
+                item.name, format_count(item.parameters), format_bytes(item.weight_bytes), ", ".join(item.dtypes)
+            )
+        console.print()
+        console.print(table)
+    console.print()
+    for check in model.health:
+        style = SEVERITY[check.severity]
+        console.print(f"[{style}]{check.severity:<7}[/] {escape(check.message)}")
+        if check.fix and check.severity != "ok":
+            console.print(f"        [dim]fix: {escape(check.fix)}[/]")
+
+
+def show_plan(console: Console, model: ModelSpec, host: HostSpec, plan: Plan) -> None:
+    """Candidates in order, with predictions; then what was refused."""
+    console.print(f"{escape(model.source)} on {escape(host.cpu_name)}, {host.cpu_cores} cores")
+    console.print(f"[dim]context per sequence: {plan.baseline.max_model_len} tokens[/]\n")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2))
+    for column in ("", "candidate", "weights", "memory", "why"):
+        table.add_column(column, justify="right" if column in ("weights", "memory") else "left")
+    estimate = plan.baseline_estimate
+    table.add_row(
+        "[dim]0[/]",
+        plan.baseline.label,
+        format_bytes(estimate.weight_bytes),
+        format_bytes(estimate.memory_bytes),
+        "[dim]baseline: the model as it came[/]",
+    )
+    for number, item in enumerate(plan.candidates, 1):
+        table.add_row(
+            str(number),
+            item.candidate.label,
+            format_bytes(item.estimate.weight_bytes),
+            format_bytes(item.estimate.memory_bytes),
+            escape(item.why),
+        )
+    console.print(table)
+    console.print("[dim]sizes are predicted[/]")
+    for refusal in plan.refused:
+        console.print(
+            f"\n[yellow]left out[/] {escape(refusal.route)}  [dim]{refusal.code}[/]\n  {escape(refusal.reason)}"
+        )
+        if refusal.fix:
+            console.print(f"  [dim]way out: {escape(refusal.fix)}[/]")
+
+
+def show_status(console: Console, manifest: RunManifest) -> None:
+    """What was run and what was remembered."""
+    console.print(f"[bold]{escape(manifest.run_id)}[/]  {manifest.status}  [dim]{manifest.started_at}[/]\n")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2))
+    for column in ("stage", "subject", "status", "took", "key"):
+        table.add_column(column, justify="right" if column == "took" else "left")
+    for stage in manifest.stages:
+        style = {"failed": "red", "remembered": "cyan"}.get(stage.status, "green")
+        took = format_seconds(stage.seconds) if stage.status != "remembered" else ""
+        table.add_row(stage.stage, escape(stage.subject), f"[{style}]{stage.status}[/]", took, stage.key[:12])
+    console.print(table)
+    if manifest.error:
+        console.print(f"\n[red]{manifest.error['error']}[/] {escape(str(manifest.error['what']))}")
+        console.print(f"  fix  {escape(str(manifest.error['fix']))}")
+    if manifest.verdicts:
+        show_summary(console, manifest)
+
+
+def show_loads(console: Console, loads: tuple[LoadResult, ...], checks: tuple[Check, ...]) -> None:
+    """Results of a load test, one line a load, with every reason to doubt them."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    columns = (
+        "load",
+        "n",
+        "errors",
+        "TTFT p50",
+        "TTFT p99",
+        "TPOT p50",
+        "TPOT p99",
+        "ITL p99",
+        "tok/s",
+        "req/s",
+        "good",
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if column == "load" else "right", no_wrap=True)
+    for result in loads:
+        table.add_row(
+            str(result.load),
+            str(result.num_requests),
+            format_share(result.error_rate) if result.num_errors else "0",
+            _time(result, "ttft_s", "p50"),
+            _time(result, "ttft_s", "p99"),
+            _time(result, "tpot_s", "p50"),
+            _time(result, "tpot_s", "p99"),
+            _time(result, "itl_s", "p99"),
+            f"{result.output_tokens_per_s:.1f}",
+            f"{result.request_rate_per_s:.2f}",
+            format_share(result.good_share),
+        )
+    console.print(table)
+    for result in loads:
+        for note in result.notes:
+            console.print(f"[yellow]{result.load}[/] {escape(note)}")
+        if not result.client.ok:
+            console.print(f"[yellow]{result.load}[/] client: {escape(result.client.verdict)}")
+    show_checks(console, checks)
+
+
+def show_checks(console: Console, checks: tuple[Check, ...]) -> None:
+    """Each limit with what was found."""
+    for check in checks:
+        mark = "[dim]?[/]" if check.ok is None else "[green]✓[/]" if check.ok else "[red]✗[/]"
+        console.print(f"{mark} {escape(check.name)}: {escape(check.found)}, limit {escape(check.limit)}")
+
+
+def show_runs(console: Console, manifests: list[RunManifest]) -> None:
+    """All runs, one line each."""
+    for manifest in manifests:
+        verdict: Verdict | None = manifest.winning
+        won = f"winner {verdict.candidate.label}" if verdict else ""
+        console.print(f"{escape(manifest.run_id)}  {manifest.status}  [dim]{manifest.started_at}[/]  {escape(won)}")
+
+
+def _row(
+    candidate: Candidate, outcome: str, measured: Measurement | None, goodput: float | None, best: str | None
+) -> tuple[str, ...]:
+    if measured is None:
+        return (escape(candidate.label), outcome, DASH, DASH, DASH, DASH, DASH)
+    first = measured.loads[0]
+    memory = format_bytes(measured.server.peak_memory_bytes) if measured.server else DASH
+    good = f"{goodput:.2f}/s at {best}" if goodput is not None and best else DASH
+    return (
+        escape(candidate.label),
+        outcome,
+        f"{first.output_tokens_per_s:.1f}",
+        _time(first, "ttft_s", "p50"),
+        _time(first, "tpot_s", "p50"),
+        good,
+        memory,
+    )
+
+
+def _time(result: LoadResult, metric: str, statistic: str) -> str:
+    distribution = getattr(result, metric)
+    return DASH if distribution is None else format_seconds(getattr(distribution, statistic))
+
+
+def _perplexity(score: AccuracyScore | None) -> str:
+    return DASH if score is None else f"{score.perplexity:.3f} ({score.perplexity_rise:+.1%})"

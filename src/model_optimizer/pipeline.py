@@ -1,0 +1,176 @@
+"""The product, top to bottom."""
+
+from __future__ import annotations
+
+import time
+
+from model_optimizer.errors import ModelOptimizerError, StageFailure
+from model_optimizer.evaluators import logits
+from model_optimizer.metrics.goodput import best_load, judge_load, with_slo
+from model_optimizer.records.artifact import Artifact
+from model_optimizer.records.candidate import Candidate, PlannedCandidate
+from model_optimizer.records.measurement import AccuracyScore, Measurement
+from model_optimizer.records.run import Baseline, Reference, RunManifest, RunSpec
+from model_optimizer.records.verdict import Check, Failure, Outcome, Verdict
+from model_optimizer.records.workload import SLO
+from model_optimizer.stages import build, loadtest, reference, validate
+from model_optimizer.stages.choose import choose, nearest
+from model_optimizer.stages.context import Context
+from model_optimizer.stages.intake import Opened, open_model
+from model_optimizer.stages.plan import make_plan
+from model_optimizer.store.journal import now
+
+
+def optimize(spec: RunSpec, ctx: Context) -> RunManifest:
+    """From a request to a winner with its evidence. Running it again continues where it stopped."""
+    try:
+        opened = open_model(ctx, spec.model)
+        ctx.update(model=opened.model)
+        plan = make_plan(spec, opened.model, ctx.host, installed=ctx.toolbox.installed())
+        ctx.update(plan=plan)
+        ctx.emit("planned", candidates=[p.candidate.label for p in plan.candidates], refused=len(plan.refused))
+
+        base = baseline(ctx, spec, opened, plan.baseline)
+        ctx.update(baseline=base)
+
+        judge_all(ctx, spec, opened, base, plan.candidates)
+        winner = choose(ctx.manifest.verdicts, spec.objective)
+        close = None if winner else nearest(ctx.manifest.verdicts)
+        ctx.update(
+            winner=winner and winner.candidate.id,
+            winner_artifact=winner and winner.artifact,
+            nearest=close and close.candidate.id,
+            status="finished",
+            finished_at=now(),
+        )
+    except KeyboardInterrupt:
+        ctx.update(status="interrupted", finished_at=now())
+        raise
+    except ModelOptimizerError as error:
+        ctx.update(status="failed", finished_at=now(), error=error.as_dict())
+        raise
+    return ctx.manifest
+
+
+def baseline(ctx: Context, spec: RunSpec, opened: Opened, candidate: Candidate) -> Baseline:
+    """The unoptimised model under the same prompts and definitions, and its outputs for later comparison."""
+    said = None
+    if spec.validate_accuracy:
+        inputs = reference.inputs(opened.reference, candidate, spec.accuracy.eval_tokens)
+        said = ctx.run(reference, inputs, subject="baseline")
+    measured = measure(ctx, spec, candidate, opened.reference, subject="baseline")
+    return Baseline(candidate=candidate, measurement=measured, reference=said)
+
+
+def judge_all(
+    ctx: Context, spec: RunSpec, opened: Opened, base: Baseline, planned: tuple[PlannedCandidate, ...]
+) -> None:
+    """Judge candidates best first until the budget ends; each verdict is saved as soon as it is known."""
+    started = time.monotonic()
+    for number, item in enumerate(planned):
+        verdicts = ctx.manifest.verdicts
+        stop = _budget_end(spec, number, time.monotonic() - started, verdicts)
+        if stop:
+            verdict = Verdict(candidate=item.candidate, outcome="not_tried", reason=stop)
+        else:
+            verdict = judge(ctx, spec, opened, base.reference, item.candidate)
+        ctx.update(verdicts=(*verdicts, verdict))
+        ctx.emit("verdict", candidate=item.candidate.label, outcome=verdict.outcome, reason=verdict.reason)
+
+
+def judge(ctx: Context, spec: RunSpec, opened: Opened, said: Reference | None, candidate: Candidate) -> Verdict:
+    """One candidate: build it, compare it with the reference, put it under load. Cheap gates first."""
+    score: AccuracyScore | None = None
+    checks: tuple[Check, ...] = ()
+    artifact: Artifact | None = None
+    try:
+        artifact = opened.source
+        for step in candidate.steps:
+            artifact = ctx.run(
+                build, build.inputs(artifact, step, opened.model), subject=_step_name(candidate, step.transform)
+            )
+        if said is not None:
+            inputs = validate.Input(artifact=artifact, candidate=candidate, reference=said)
+            score = ctx.run(validate, inputs, subject=candidate.label)
+            checks = logits.judge(score, spec.accuracy)
+            if any(check.ok is False for check in checks):
+                return _verdict(candidate, "loses_accuracy", checks, score, artifact)
+        measured = measure(ctx, spec, candidate, artifact, subject=candidate.label)
+    except StageFailure as failure:  # one candidate failing is a result, not the end of the run
+        return _verdict(candidate, "failed", checks, score, artifact, failure=failure)
+    return _measured(candidate, spec.slo, checks, score, artifact, measured)
+
+
+def measure(ctx: Context, spec: RunSpec, candidate: Candidate, artifact: Artifact, *, subject: str) -> Measurement:
+    """The load test, its goodput worked out for the request's SLO."""
+    inputs = loadtest.Input(artifact=artifact, candidate=candidate, traffic=spec.traffic)
+    measured = ctx.run(loadtest, inputs, subject=subject)
+    traces = loadtest.read_traces(ctx, measured)
+    loads = tuple(with_slo(result, traces[str(result.load)], spec.slo) for result in measured.loads)
+    return measured.model_copy(update={"loads": loads})
+
+
+def _measured(
+    candidate: Candidate,
+    slo: SLO,
+    checks: tuple[Check, ...],
+    score: AccuracyScore | None,
+    artifact: Artifact,
+    measured: Measurement,
+) -> Verdict:
+    memory = measured.server.peak_memory_bytes if measured.server else None
+    checks = (*checks, *judge_load(measured.at(slo.at), slo, peak_memory_bytes=memory))
+    best = best_load(measured.loads, slo, peak_memory_bytes=memory)
+    missed = any(check.ok is False for check in checks)
+    verdict = _verdict(candidate, "misses_slo" if missed else "meets_slo", checks, score, artifact)
+    return verdict.model_copy(
+        update={
+            "measurement": measured,
+            "best_load": best and str(best.load),
+            "goodput_per_s": best and best.goodput_per_s,
+        }
+    )
+
+
+def _verdict(
+    candidate: Candidate,
+    outcome: Outcome,
+    checks: tuple[Check, ...],
+    score: AccuracyScore | None,
+    artifact: Artifact | None,
+    failure: StageFailure | None = None,
+) -> Verdict:
+    missed = [f"{c.name}: {c.found}, limit {c.limit}" for c in checks if c.ok is False]
+    return Verdict(
+        candidate=candidate,
+        outcome=outcome,
+        reason=f"{failure.what}: {failure.cause}" if failure else "; ".join(missed) or "every limit is kept",
+        checks=checks,
+        accuracy=score,
+        artifact=artifact,
+        artifact_bytes=artifact and artifact.size_bytes,
+        failure=failure
+        and Failure(
+            error=type(failure).__name__,
+            what=failure.what,
+            cause=failure.cause,
+            fix=failure.fix,
+            evidence=failure.evidence,
+            log=failure.log,
+        ),
+    )
+
+
+def _budget_end(spec: RunSpec, tried: int, seconds: float, verdicts: tuple[Verdict, ...]) -> str | None:
+    budget = spec.budget
+    if tried >= budget.candidates:
+        return f"the budget of {budget.candidates} candidates is used up"
+    if budget.wall is not None and seconds > budget.wall:
+        return f"the budget of {budget.wall:.0f} s is used up"
+    if budget.first_that_meets and any(verdict.outcome == "meets_slo" for verdict in verdicts):
+        return "an earlier candidate meets the SLO and the request asks for the first that does"
+    return None
+
+
+def _step_name(candidate: Candidate, transform: str) -> str:
+    return f"{candidate.scheme} ({transform})"

@@ -61,6 +61,7 @@ class ModelSpec(Record):
     attention: AttentionKind
     sliding_window: int | None = None
     num_sliding_layers: int = 0
+    num_linear_layers: int = 0
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int | None = None
     moe: MoeSpec | None = None
@@ -73,6 +74,8 @@ class ModelSpec(Record):
     chat_template_digest: str | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    rope_theta: float | None = None
+    rope_scaling: str | None = None
     health: tuple[HealthCheck, ...] = ()
 
     def anonymous(self) -> ModelSpec:
@@ -86,8 +89,8 @@ class ModelSpec(Record):
         layers · (kv_lora_rank + qk_rope_head_dim) · bytes. Sliding layers stop growing at their window: left out.
         """
         if self.attention == "mla" and self.kv_lora_rank is not None:
-            return self.num_layers * (self.kv_lora_rank + (self.qk_rope_head_dim or 0)) * bytes_per_element
-        layers = self.num_layers - self.num_sliding_layers
+            return (self.num_layers - self.num_linear_layers) * (self.kv_lora_rank + (self.qk_rope_head_dim or 0)) * bytes_per_element
+        layers = self.num_layers - self.num_sliding_layers - self.num_linear_layers
         return 2.0 * layers * self.num_kv_heads * self.head_dim * bytes_per_element
 
     def kv_bytes(self, num_tokens: int, bytes_per_element: float = 2.0) -> float:

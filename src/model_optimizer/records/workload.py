@@ -97,6 +97,8 @@ class TrafficProfile(Record):
 
 
 def _parse_limit(metric: str, value: Any) -> float:
+    if isinstance(value, int | float) and (metric in LATENCY_METRICS or metric == "peak_memory"):
+        raise ValueError(f"{value!r}: no unit; write for example {'150 ms' if metric != 'peak_memory' else '24 GiB'}")
     if metric in LATENCY_METRICS:
         return parse_seconds(value)
     if metric == "error_rate":

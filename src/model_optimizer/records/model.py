@@ -86,10 +86,12 @@ class ModelSpec(Record):
         """KV cache bytes one more token needs, over all layers that keep it for the whole context.
 
         MHA/GQA/MQA: 2 · layers · kv_heads · head_dim · bytes. MLA keeps one latent vector a layer:
-        layers · (kv_lora_rank + qk_rope_head_dim) · bytes. Sliding layers stop growing at their window: left out.
+        layers · (kv_lora_rank + qk_rope_head_dim) · bytes. Sliding layers stop growing at their window, linear layers
+        (linear attention, state space, convolution) keep a state of constant size: left out.
         """
         if self.attention == "mla" and self.kv_lora_rank is not None:
-            return (self.num_layers - self.num_linear_layers) * (self.kv_lora_rank + (self.qk_rope_head_dim or 0)) * bytes_per_element
+            latent = self.kv_lora_rank + (self.qk_rope_head_dim or 0)
+            return (self.num_layers - self.num_linear_layers) * latent * bytes_per_element
         layers = self.num_layers - self.num_sliding_layers - self.num_linear_layers
         return 2.0 * layers * self.num_kv_heads * self.head_dim * bytes_per_element
 

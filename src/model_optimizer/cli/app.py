@@ -113,7 +113,7 @@ def bench(
     save: Annotated[Path | None, typer.Option(help="Write results and all request traces here (JSON).")] = None,
     json: Json = False,
 ) -> None:
-    """Load-test any OpenAI-compatible server: TTFT, TPOT, ITL, throughput, goodput, errors, and whether to trust them."""
+    """Load-test any OpenAI-compatible server: latencies, throughput, goodput, and whether to trust them."""
     from model_optimizer.cli.commands import bench_command
 
     raise typer.Exit(bench_command(url, traffic, slo or [], model=model, key_env=api_key_env, save=save, json=json))

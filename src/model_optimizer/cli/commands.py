@@ -47,7 +47,7 @@ def run_command(
 
 def request(model: str | None, flags: Mapping[str, Any], *, demo: bool) -> RunSpec:
     """Arguments and options as a request; a ``.yaml`` argument is a request file."""
-    given = {key: value for key, value in flags.items() if value}
+    given = {key: value for key, value in flags.items() if value is not None and value != []}
     if "slo" in given:
         given["slo"] = parse_slo(given["slo"])
     if "traffic" in given:

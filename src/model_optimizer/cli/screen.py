@@ -32,7 +32,7 @@ def error_screen(app: Callable[..., Any]) -> int:
         print("\nstopped; what was finished is kept, the same line continues", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (the reader went away; nothing left to say)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the reader went away; nothing left to say)
         return 0
     except Exception as error:  # noqa: BLE001 (the last line of defence: a bug becomes a file, not a wall of text)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # the parser's own: unknown option, …

@@ -15,7 +15,7 @@ from model_optimizer.host.hub import resolve_model
 from model_optimizer.host.probe import probe_host
 from model_optimizer.host.toolenv import Toolbox
 from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
-from model_optimizer.metrics.goodput import judge_load
+from model_optimizer.metrics.goodput import judge
 from model_optimizer.pipeline import optimize
 from model_optimizer.records.base import Emit
 from model_optimizer.records.candidate import Plan
@@ -142,7 +142,7 @@ def bench(
             cause="measured: " + ", ".join(str(r.load) for r in measured.results),
             fix="add that load to the traffic, or name one of these",
         )
-    return measured, judge_load(result, slo)
+    return measured, judge(result, slo)
 
 
 def status(name: str | None) -> RunManifest:

@@ -6,7 +6,7 @@ import time
 
 from model_optimizer.errors import ModelOptimizerError, StageFailure
 from model_optimizer.evaluators import logits
-from model_optimizer.metrics.goodput import best_load, judge_load, with_slo
+from model_optimizer.metrics import goodput
 from model_optimizer.records.artifact import Artifact
 from model_optimizer.records.candidate import Candidate, PlannedCandidate
 from model_optimizer.records.measurement import AccuracyScore, Measurement
@@ -106,7 +106,7 @@ def measure(ctx: Context, spec: RunSpec, candidate: Candidate, artifact: Artifac
     inputs = loadtest.Input(artifact=artifact, candidate=candidate, traffic=spec.traffic)
     measured = ctx.run(loadtest, inputs, subject=subject)
     traces = loadtest.read_traces(ctx, measured)
-    loads = tuple(with_slo(result, traces[str(result.load)], spec.slo) for result in measured.loads)
+    loads = tuple(goodput.with_goodput(result, traces[str(result.load)], spec.slo) for result in measured.loads)
     return measured.model_copy(update={"loads": loads})
 
 
@@ -119,8 +119,8 @@ def _measured(
     measured: Measurement,
 ) -> Verdict:
     memory = measured.server.peak_memory_bytes if measured.server else None
-    checks = (*checks, *judge_load(measured.at(slo.at), slo, peak_memory_bytes=memory))
-    best = best_load(measured.loads, slo, peak_memory_bytes=memory)
+    checks = (*checks, *goodput.judge(measured.at(slo.at), slo, peak_memory_bytes=memory))
+    best = goodput.best_load(measured.loads, slo, peak_memory_bytes=memory)
     missed = any(check.ok is False for check in checks)
     verdict = _verdict(candidate, "misses_slo" if missed else "meets_slo", checks, score, artifact)
     return verdict.model_copy(

@@ -24,7 +24,7 @@ def optimize(
     slo: Annotated[list[str] | None, typer.Option(help="A limit, e.g. tpot_p95=40ms.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the record itself.")] = False,
 ) -> None:
-    """Optimize one checkpoint for one target; the same as: model-optimize run MODEL --gpu … --scheme … --output-dir …"""
+    """Optimize one checkpoint for one target: model-optimize run under the names of the founding articles."""
     from model_optimizer.cli.commands import run_command
 
     flags = {

@@ -70,7 +70,7 @@ def context(home: Path, *, toolbox: Any = None, host: HostSpec = HOST, remeasure
     spec = resolve({}, demo=True)
     folder = run_folder(home / "runs", spec)
     told: list[dict[str, object]] = []
-    ctx = Context(
+    return Context(
         store=Store(home, lambda kind, **fields: told.append({"kind": kind, **fields})),
         toolbox=cast("Toolbox", toolbox or Versions()),
         host=host,
@@ -79,7 +79,6 @@ def context(home: Path, *, toolbox: Any = None, host: HostSpec = HOST, remeasure
         show=lambda kind, **fields: told.append({"kind": kind, **fields}),
         remeasure=remeasure,
     )
-    return ctx
 
 
 def test_the_second_time_is_a_lookup(tmp_path: Path):

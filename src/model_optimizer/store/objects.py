@@ -63,13 +63,16 @@ class Store:
         except FileNotFoundError:
             if not folder.exists():
                 return None
-            return self._set_aside(folder, "it has no entry.json")
+            self._set_aside(folder, "it has no entry.json")
+            return None
         except ValueError as error:
-            return self._set_aside(folder, f"its entry.json cannot be read: {str(error).splitlines()[0]}")
+            self._set_aside(folder, f"its entry.json cannot be read: {str(error).splitlines()[0]}")
+            return None
         for name, size in entry.files.items():
             path = folder / "files" / name
             if not path.is_file() or path.stat().st_size != size:
-                return self._set_aside(folder, f"{name} is missing or not {size} bytes long")
+                self._set_aside(folder, f"{name} is missing or not {size} bytes long")
+                return None
         return entry
 
     def stage(self, key: str) -> Path:

@@ -71,7 +71,7 @@ class GpuSpec(Record):
     ``names`` are what drivers print, ``aliases`` what people type. ``memory_bytes`` is the size on the label in binary
     units; ``reported_memory_bytes`` what a driver showed. ``dense_flops`` are FLOP/s (int8: OP/s) without 2:4 sparsity,
     accumulated in FP32, by input type; ``fp16_accumulate_flops`` the faster rates of GeForce boards that LLM kernels do
-    not use. ``nvlink_bytes_s`` counts both directions of one GPU, as vendors do. ``features``: true or false where known.
+    not use. ``nvlink_bytes_s`` counts both directions of one GPU, as vendors do. ``features`` holds what is known.
     """
 
     id: str
@@ -129,7 +129,7 @@ class GpuSpec(Record):
         return self.gfx.value if self.gfx is not None else ""
 
     def peak_flops(self, dtype: str) -> Sourced[float] | None:
-        """Dense FLOP/s of that input type, accumulated in FP32; ``None``: unknown or no such units (``features`` tells)."""
+        """Dense FLOP/s of that input type, accumulated in FP32; ``None``: unknown, or no such units (``features``)."""
         return self.dense_flops.get(dtype)
 
     def source(self, source_id: str) -> Source:

@@ -7,8 +7,8 @@ from typing import Generic, Literal, TypeVar
 from model_optimizer.records.base import Record
 
 Status = Literal["vendor", "measured", "community"]
-"""``vendor``: the maker's own page, file or source code. ``measured``: read from a device or run by somebody who shows the
-reading. ``community``: databases, blogs, forums. Only the first two may refuse a path; the third may only hint."""
+"""``vendor``: the maker's own page, file or source code. ``measured``: read from a device or run by somebody who shows
+the reading. ``community``: databases, blogs, forums. Only the first two may refuse a path; the third may only hint."""
 
 Basis = Literal["published", "derived"]
 """``derived`` values are computed from others; they are no better than the weakest of their sources."""
@@ -215,7 +215,7 @@ class ToolkitDriver(Record):
 
 
 class CompatFacts(Record):
-    """Drivers, CUDA, compute capabilities: which works with which. Versions are strings; compare them with ``kb.versions``.
+    """Drivers, CUDA, compute capabilities: which works with which. Compare versions with ``kb.versions``.
 
     ``min_driver_of_major``: driver floor (Linux) of each CUDA major version, by minor-version compatibility.
     ``introduced_in``: first toolkit that can emit code for a capability. ``dropped_in``: first that cannot any more.

@@ -1,6 +1,6 @@
 """Names as people type them: what counts as the same, and what was probably meant.
 
-``rtx4090``, ``RTX 4090`` and ``NVIDIA GeForce RTX 4090`` are one board; ``4060``, ``4060 Ti``, ``4060 Laptop`` are three.
+``rtx4090`` and ``NVIDIA GeForce RTX 4090`` are one board; ``4060``, ``4060 Ti``, ``4060 Laptop`` are three.
 So names are compared as sets of words, never as substrings.
 """
 

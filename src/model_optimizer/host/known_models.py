@@ -1,0 +1,109 @@
+"""Names of architectures that some engine of today can serve, for one purpose: to warn about a name nobody knows.
+
+Being listed promises nothing, and not being listed refuses nothing: the engines decide. Gathered from the public
+model lists of transformers 5.17, vLLM 0.32 and llama.cpp's GGUF constants.
+"""
+
+_HF = """
+    AXK1ForCausalLM AXK2ForCausalLM AfmoeForCausalLM ApertusForCausalLM ArceeForCausalLM ArcticForCausalLM
+    AriaForConditionalGeneration AriaTextForCausalLM AudioFlamingo3ForConditionalGeneration
+    AyaVisionForConditionalGeneration BagelForConditionalGeneration BaiChuanForCausalLM BaichuanForCausalLM
+    BailingMoeForCausalLM BailingMoeV2ForCausalLM BailingMoeV2_5ForCausalLM BailingMoeV3ForCausalLM
+    BailingMoeV3VLForConditionalGeneration BambaForCausalLM BeeForConditionalGeneration BioGptForCausalLM
+    BitNetForCausalLM BloomForCausalLM BltForCausalLM CTRLLMHeadModel ChameleonForConditionalGeneration
+    ChatGLMForConditionalGeneration ChatGLMModel CodeGenForCausalLM Cohere2ForCausalLM Cohere2MoeForCausalLM
+    Cohere2VisionForConditionalGeneration CohereAsrForConditionalGeneration CohereCompassForCausalLM
+    CohereCompassForConditionalGeneration CohereForCausalLM Cosmos3EdgeForConditionalGeneration
+    Cosmos3ForConditionalGeneration Cosmos3OmniForConditionalGeneration CpmAntForCausalLM CwmForCausalLM
+    DbrxForCausalLM DeciLMForCausalLM DeepseekForCausalLM DeepseekOCR2ForCausalLM DeepseekOCRForCausalLM
+    DeepseekOcr2ForConditionalGeneration DeepseekV2ForCausalLM DeepseekV32ForCausalLM DeepseekV3ForCausalLM
+    DeepseekV41ForCausalLM DeepseekV4ForCausalLM DeepseekV4ForConditionalGeneration
+    DeepseekVLForConditionalGeneration DeepseekVLHybridForConditionalGeneration DeepseekVLV2ForCausalLM
+    DiffLlamaForCausalLM DiffusionGemmaForBlockDiffusion DogeForCausalLM Dots1ForCausalLM Dots3NoteForCausalLM
+    DotsOCRForCausalLM Eagle2_5_VLForConditionalGeneration Emu3ForCausalLM Emu3ForConditionalGeneration
+    Ernie4_5ForCausalLM Ernie4_5_MoeForCausalLM Ernie4_5_VLMoeForConditionalGeneration Exaone4ForCausalLM
+    Exaone4_5_ForConditionalGeneration ExaoneForCausalLM ExaoneMoEForCausalLM ExaoneMoeForCausalLM FalconForCausalLM
+    FalconH1ForCausalLM FalconMambaForCausalLM FastVlmForConditionalGeneration FireRedASR2ForConditionalGeneration
+    FlexOlmoForCausalLM Florence2ForConditionalGeneration FunASRForConditionalGeneration
+    FunAsrNanoForConditionalGeneration FunAudioChatForConditionalGeneration FuyuForCausalLM GLM4VForCausalLM
+    GPT2LMHeadModel GPTBigCodeForCausalLM GPTJForCausalLM GPTNeoForCausalLM GPTNeoXForCausalLM
+    GPTNeoXJapaneseForCausalLM Gemma2ForCausalLM Gemma3ForCausalLM Gemma3ForConditionalGeneration Gemma3nForCausalLM
+    Gemma3nForConditionalGeneration Gemma4AssistantForCausalLM Gemma4ForCausalLM Gemma4ForConditionalGeneration
+    Gemma4UnifiedAssistantForCausalLM Gemma4UnifiedForCausalLM Gemma4UnifiedForConditionalGeneration
+    GemmaForCausalLM Glm46VForConditionalGeneration Glm4ForCausalLM Glm4MoeForCausalLM Glm4MoeLiteForCausalLM
+    Glm4vForConditionalGeneration Glm4vMoeForConditionalGeneration Glm5NextForCausalLM
+    Glm5NextForConditionalGeneration GlmAsrForConditionalGeneration GlmForCausalLM GlmMoeDsaForCausalLM
+    GlmOcrForConditionalGeneration GotOcr2ForConditionalGeneration GptOssForCausalLM
+    Granite4VisionForConditionalGeneration GraniteForCausalLM GraniteMoeForCausalLM GraniteMoeHybridForCausalLM
+    GraniteMoeSWAForCausalLM GraniteMoeSharedForCausalLM GraniteSWAForCausalLM GraniteSpeechForConditionalGeneration
+    GraniteSpeechPlusForConditionalGeneration Grok1ModelForCausalLM GrokForCausalLM H2OVLChatModel
+    HCXVisionV2ForCausalLM HYV3ForCausalLM HYV4ForCausalLM HeliumForCausalLM HfMoondream HrmTextForCausalLM
+    HunYuanDenseV1ForCausalLM HunYuanMoEV1ForCausalLM HunYuanVLForConditionalGeneration HyperCLOVAXForCausalLM
+    IQuestCoderForCausalLM IQuestLoopCoderForCausalLM Idefics2ForConditionalGeneration
+    Idefics3ForConditionalGeneration IdeficsForVisionText2Text InklingForCausalLM InklingForConditionalGeneration
+    InstructBlipForConditionalGeneration InstructBlipVideoForConditionalGeneration InternLM2ForCausalLM
+    InternLM3ForCausalLM InternLMForCausalLM InternS1ForConditionalGeneration InternS1ProForConditionalGeneration
+    InternS2MobiusForConditionalGeneration InternS2PreviewForConditionalGeneration InternVLChatModel
+    InternVLForConditionalGeneration IsaacForConditionalGeneration Jais2ForCausalLM JambaForCausalLM
+    JanusForConditionalGeneration JetMoeForCausalLM K2HorizonForCausalLM KananaVForConditionalGeneration
+    KeyeForConditionalGeneration KeyeVL1_5ForConditionalGeneration KimiK25ForConditionalGeneration
+    KimiK3ForConditionalGeneration KimiLinearForCausalLM KimiVLForConditionalGeneration
+    Kimi_K25ForConditionalGeneration Kosmos2ForConditionalGeneration Kosmos2_5ForConditionalGeneration
+    KyutaiSpeechToTextForConditionalGeneration LLaMAForCausalLM LagunaForCausalLM Lfm2ForCausalLM Lfm2MoeForCausalLM
+    Lfm2VlForConditionalGeneration LightOnOCRForConditionalGeneration LightOnOcrForConditionalGeneration
+    Llama4ForCausalLM Llama4ForConditionalGeneration LlamaForCausalLM Llama_Nemotron_Nano_VL
+    LlavaForConditionalGeneration LlavaNextForConditionalGeneration LlavaNextVideoForConditionalGeneration
+    LlavaOnevision2ForConditionalGeneration LlavaOnevisionForConditionalGeneration LongcatFlashForCausalLM
+    LongcatFlashNgramForCausalLM MPTForCausalLM Mamba2ForCausalLM MambaForCausalLM MellumForCausalLM
+    MiDashengLMModel MiMoForCausalLM MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM
+    MiniCPM3ForCausalLM MiniCPMForCausalLM MiniCPMO MiniCPMV MiniCPMV4_6ForConditionalGeneration
+    MiniCPMV4_7ForConditionalGeneration MiniMaxForCausalLM MiniMaxM2ForCausalLM MiniMaxM3SparseForCausalLM
+    MiniMaxM3SparseForConditionalGeneration MiniMaxM3VLForCausalLM Ministral3ForCausalLM MinistralForCausalLM
+    Mistral3ForConditionalGeneration Mistral4ForCausalLM MistralForCausalLM MistralLarge3ForCausalLM
+    MixtralForCausalLM MllamaForCausalLM MllamaForConditionalGeneration ModernBertDecoderForCausalLM
+    Molmo2ForConditionalGeneration MolmoForCausalLM Moondream3ForCausalLM MoonshotKimiaForCausalLM MossAudioModel
+    MossTranscribeDiarizeForConditionalGeneration MptForCausalLM MuseGlimmerForCausalLM
+    MuseGlimmerForConditionalGeneration NVLM_D NanoChatForCausalLM NemotronForCausalLM NemotronHForCausalLM
+    NemotronHPuzzleForCausalLM NemotronH_Nano_Omni_Reasoning_V3 NemotronH_Nano_VL_V2 NemotronH_Omni_Reasoning_V3
+    NemotronH_Super_Omni_Reasoning_V3 NemotronParseForConditionalGeneration OPTForCausalLM Olmo2ForCausalLM
+    Olmo3ForCausalLM OlmoForCausalLM OlmoHybridForCausalLM OlmoeForCausalLM OpenAIGPTLMHeadModel
+    OpenCUAForConditionalGeneration OpenPanguVLForConditionalGeneration OrionForCausalLM Ovis
+    Ovis2ForConditionalGeneration Ovis2_5 Ovis2_6ForCausalLM Ovis2_6_MoeForCausalLM
+    PaddleOCRVLForConditionalGeneration PaliGemmaForConditionalGeneration PanguEmbeddedForCausalLM
+    PanguProMoEV2ForCausalLM PanguUltraMoEForCausalLM Param2MoEForCausalLM PerceptionLMForConditionalGeneration
+    PersimmonForCausalLM Phi3ForCausalLM Phi3VForCausalLM Phi4ForCausalLMV Phi4MMForCausalLM
+    Phi4MultimodalForCausalLM PhiForCausalLM PhiMoEForCausalLM PhimoeForCausalLM PixtralForConditionalGeneration
+    Plamo3ForCausalLM QWenLMHeadModel QianfanOCRForConditionalGeneration Qwen2AudioForConditionalGeneration
+    Qwen2ForCausalLM Qwen2MoeForCausalLM Qwen2VLForConditionalGeneration Qwen2_5OmniForConditionalGeneration
+    Qwen2_5OmniModel Qwen2_5OmniThinkerForConditionalGeneration Qwen2_5_VLForConditionalGeneration
+    Qwen3ASRForConditionalGeneration Qwen3ASRRealtimeGeneration Qwen3ForCausalLM Qwen3MoeForCausalLM
+    Qwen3NextForCausalLM Qwen3OmniMoeForConditionalGeneration Qwen3OmniMoeThinkerForConditionalGeneration
+    Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration Qwen3_5ForCausalLM
+    Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration Qwen4ExpForCausalLM
+    Qwen4ExpForConditionalGeneration RForConditionalGeneration RWForCausalLM RecurrentGemmaForCausalLM
+    Rnj1ForCausalLM RwkvForCausalLM SarvamMLAForCausalLM SarvamMoEForCausalLM SeedOssForCausalLM SkyworkR1VChatModel
+    SmolLM3ForCausalLM SmolVLMForConditionalGeneration SolarForCausalLM SolarOpenForCausalLM StableLmForCausalLM
+    Starcoder2ForCausalLM Step1ForCausalLM Step3TextForCausalLM Step3VLForConditionalGeneration Step3p5ForCausalLM
+    Step3p7ForConditionalGeneration StepVLForConditionalGeneration T5Gemma2ForConditionalGeneration
+    TeleChat2ForCausalLM TeleChat3ForCausalLM TeleFLMForCausalLM UltravoxModel UnlimitedOCRForCausalLM
+    VaultGemmaForCausalLM VibeVoiceAsrForConditionalGeneration VideoLlama3ForConditionalGeneration
+    VideoLlavaForConditionalGeneration VipLlavaForConditionalGeneration VoxtralForConditionalGeneration
+    VoxtralRealtimeForConditionalGeneration VoxtralRealtimeGeneration XGLMForCausalLM XLMWithLMHeadModel
+    XLNetLMHeadModel XverseForCausalLM YoutuForCausalLM Zamba2ForCausalLM ZambaForCausalLM ZayaForCausalLM
+    xLSTMForCausalLM
+"""
+
+_GGUF = """
+    afmoe apertus arcee arctic arwkv7 baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm codeshell
+    cogvlm cohere2 cohere2moe command-r dbrx deci deepseek deepseek2 deepseek2-ocr deepseek32 deepseek4 dots1 dream
+    ernie4_5 ernie4_5-moe exaone exaone-moe exaone4 falcon falcon-h1 gemma gemma2 gemma3 gemma3n gemma4 glm-dsa glm4
+    glm4moe gpt-oss gpt2 gptj gptneox granite granitehybrid granitemoe grok grovemoe hunyuan-dense hunyuan-moe
+    hunyuan_vl internlm2 jais jais2 jamba kimi-linear lfm2 lfm2moe llada llada-moe llama llama4 maincoder mamba
+    mamba2 mellum mimo2 minicpm minicpm3 minimax-m2 mistral3 mistral4 mpt nemotron nemotron_h nemotron_h_moe olmo
+    olmo2 olmoe openelm orion paddleocr pangu-embedded phi2 phi3 phimoe plamo plamo2 plamo3 plm qwen qwen2 qwen2moe
+    qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3vl qwen3vlmoe refact rnd1 rwkv6 rwkv6qwen2 rwkv7 seed_oss
+    smallthinker smollm3 stablelm starcoder starcoder2 step35 t5 talkie xverse
+"""
+
+HF_ARCHITECTURES = frozenset(_HF.split())
+GGUF_ARCHITECTURES = frozenset(_GGUF.split())

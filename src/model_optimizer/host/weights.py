@@ -1,0 +1,142 @@
+"""From tensor names to classes of weights: how many parameters and bytes each part of the model has.
+
+The rules know the names of Hugging Face checkpoints and of GGUF files. Shared experts count as ``mlp``: every token
+uses them. Layers beyond the model's own (multi-token prediction) and vision or audio parts count as ``other``: plain
+decoding never reads them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from model_optimizer.host.safetensors import TensorInfo
+from model_optimizer.records.model import WeightClass
+
+CLASSES = ("embeddings", "head", "attention", "mlp", "experts", "router", "norms", "other")
+
+_LAYER_WORDS = frozenset({"layers", "layer", "h", "blk", "blocks", "block"})
+
+# First match wins. Matched against the name without its numbers, a dot at both ends: ".model.layers.mlp.gate.weight."
+_RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("other", (r"\.(vision|visual|vit|audio|image|speech)[._]", r"^\.(v|a|mm)\.", r"_tower\.", "projector")),
+    ("other", (r"\.(mtp|nextn|eh_proj|enorm|hnorm)\.", "mtp_block", "rotary_emb", "rope_freqs", "rope_factors")),
+    ("router", (r"\.(router|gate_inp|ffn_gate_inp|ffn_gate_inp_shexp|exp_probs_b|wg)\.", r"shared_expert_gate\.")),
+    ("router", (r"\.e_score_correction_bias", r"\.(mlp|block_sparse_moe|ffn|feed_forward|moe|mixer)\.gate\.")),
+    ("mlp", (r"shared_experts?\.", r"shared_mlp\.", r"_shexp\.")),
+    ("experts", (r"\.experts?[._]", r"_exps\.", r"_chexps\.", r"block_sparse_moe\.(input|output)_linear")),
+    ("norms", ("norm", r"\.ln_\w+\.", r"\.ln[0-9]?\.")),
+    ("embeddings", ("embed_tokens", "tok_embeddings", "token_embd", "word_embeddings", "embed_in", "embedding")),
+    ("embeddings", ("position_embd", "token_types", "embed_positions", r"\.wte\.", r"\.wpe\.")),
+    ("head", (r"\.(lm_head|embed_out|output_layer|score)\.", r"^\.(language_model\.|model\.)?output\.")),
+    ("other", ("mamba", "ssm", r"\.conv", "time_mix", "shortconv")),
+    ("attention", ("attn", "attention", r"\.[qkvo]_proj\.", r"\.w?qkv", r"\.w[qkvo]\.", "query_key_value", "indexer")),
+    ("mlp", ("mlp", "ffn", "feed_forward", r"\.fc[12]\.", "dense_h_to", "dense_4h_to", r"\.w[123]\.", "channel_mix")),
+    ("mlp", ("gate_proj", "up_proj", "down_proj")),
+)
+_COMPILED = tuple((label, re.compile("|".join(patterns))) for label, patterns in _RULES)
+
+# Stored beside quantized weights, and buffers that are no weights: bytes, but no parameters of the model.
+_AUXILIARY = re.compile(
+    r"\.(qzeros|scales|g_idx|biases|absmax|quant_map|nested_absmax|nested_quant_map|SCB|weight_format)$"
+    r"|\.quant_state\.|_scales?(_inv|_2)?$|_zero_point$|_global_scale$|_shape$|_g_idx$|_amax$|(inv_freq|masked_bias)$"
+)
+_PACKED = re.compile(r"\.qweight$|_packed$|_blocks$")
+
+
+class Packing(NamedTuple):
+    """How a quantization method stores weights: ``bits`` a weight, several of them in one stored number."""
+
+    method: str
+    bits: float | None
+
+
+class Weights(NamedTuple):
+    """The sum over all tensors."""
+
+    classes: tuple[WeightClass, ...]
+    num_parameters: int
+    num_bytes: int
+    dtype: str
+    layers: frozenset[int]
+
+    def has(self, name: str) -> bool:
+        """True where the checkpoint holds tensors of this class."""
+        return any(c.name == name for c in self.classes)
+
+
+def classify(name: str) -> str:
+    """The class of a tensor, by its name; ``other`` where no rule knows it."""
+    plain = "." + ".".join(part for part in name.split(".") if not part.isdigit()) + "."
+    return next((label for label, rule in _COMPILED if rule.search(plain)), "other")
+
+
+def layer_of(name: str) -> int | None:
+    """The layer a tensor belongs to: the first number after ``layers``, ``h``, ``blk`` …"""
+    parts = name.split(".")
+    for before, part in pairwise(parts):
+        if before in _LAYER_WORDS and part.isdigit():
+            return int(part)
+    return None
+
+
+def parameters_of(tensor: TensorInfo, packing: Packing | None) -> int:
+    """Weights of the model in this tensor: packed numbers hold several, scales and zero points none."""
+    if tensor.name.endswith(".attn.bias") and len(tensor.shape) == 4:
+        return 0  # GPT-2's causal mask, saved as a buffer
+    if packing is None:
+        return 0 if tensor.name.endswith(("inv_freq", "masked_bias")) else tensor.num_elements
+    if _AUXILIARY.search(tensor.name):
+        return 0
+    width = {"I32": 32, "U32": 32, "I64": 64, "I16": 16, "U8": 8, "I8": 8}.get(tensor.dtype)
+    packed = _PACKED.search(tensor.name) or tensor.dtype in ("U8", "U32")
+    if width is None or not packed or not packing.bits or packing.bits >= width:
+        return tensor.num_elements
+    return round(tensor.num_elements * width / packing.bits)
+
+
+def summarise(tensors: Iterable[TensorInfo], num_layers: int | None = None, packing: Packing | None = None) -> Weights:
+    """Add up parameters and bytes by class. ``num_layers``: layers from this number on are extra and count as other."""
+    parameters: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    dtypes: dict[str, Counter[str]] = {}
+    all_dtypes: Counter[str] = Counter()
+    layers: set[int] = set()
+    known: dict[str, str] = {}
+    digits = re.compile(r"\d+")
+    for tensor in tensors:
+        shape_of_name = digits.sub("#", tensor.name)
+        label = known.get(shape_of_name)
+        if label is None:
+            label = known[shape_of_name] = classify(tensor.name)
+        if label != "other":
+            layer = layer_of(tensor.name)
+            if layer is not None:
+                layers.add(layer)
+                if num_layers is not None and layer >= num_layers:
+                    label = "other"
+        parameters[label] += parameters_of(tensor, packing)
+        sizes[label] += tensor.num_bytes
+        dtypes.setdefault(label, Counter())[tensor.dtype] += tensor.num_bytes
+        all_dtypes[tensor.dtype] += tensor.num_bytes
+    classes = tuple(
+        WeightClass(
+            name=label,
+            parameters=parameters[label],
+            weight_bytes=sizes[label],
+            dtypes=tuple(dtype for dtype, _ in dtypes[label].most_common()),
+        )
+        for label in CLASSES
+        if label in sizes
+    )
+    dominant = all_dtypes.most_common(1)
+    return Weights(
+        classes,
+        sum(parameters.values()),
+        sum(sizes.values()),
+        dominant[0][0] if dominant else "unknown",
+        frozenset(layers),
+    )

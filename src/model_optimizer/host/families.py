@@ -42,8 +42,8 @@ _HEAD_DIM = {
 # The output head is the embedding, unless config.json says otherwise.
 TIED = frozenset(
     ["gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "paligemma",
-     "cohere", "cohere2", "starcoder2", "gpt2", "gpt_bigcode", "gpt_neo", "bloom", "opt", "falcon", "mpt", "smollm3", "ernie4_5",
-     "ernie4_5_moe", "lfm2", "lfm2_moe", "minicpm3", "xglm"]
+     "cohere", "cohere2", "starcoder2", "gpt2", "gpt_bigcode", "gpt_neo", "bloom", "opt", "falcon", "mpt", "smollm3",
+     "ernie4_5", "ernie4_5_moe", "lfm2", "lfm2_moe", "minicpm3", "xglm"]
 )  # fmt: skip
 
 # Every n-th layer sees everything, the others a window.

@@ -22,7 +22,16 @@ _LAYER_WORDS = frozenset({"layers", "layer", "h", "blk", "blocks", "block"})
 
 # First match wins. Matched against the name without its numbers, a dot at both ends: ".model.layers.mlp.gate.weight."
 _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("other", (r"\.(vision|visual|vit|audio|image|speech)[._]", r"^\.(v|a|mm)\.", r"_tower\.", "projector")),
+    (
+        "other",
+        (
+            r"\.(vision|visual|vit|audio|image|speech)[._]",
+            r"^\.(v|a|mm)\.",
+            r"_tower\.",
+            "projector",
+            r"embed_(vision|audio)",
+        ),
+    ),
     ("other", (r"\.(mtp|nextn|eh_proj|enorm|hnorm)\.", "mtp_block", "rotary_emb", "rope_freqs", "rope_factors")),
     ("router", (r"\.(router|gate_inp|ffn_gate_inp|ffn_gate_inp_shexp|exp_probs_b|wg)\.", r"shared_expert_gate\.")),
     ("router", (r"\.e_score_correction_bias", r"\.(mlp|block_sparse_moe|ffn|feed_forward|moe|mixer)\.gate\.")),

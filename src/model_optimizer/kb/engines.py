@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources.abc import Traversable
 from typing import Annotated, Literal
 
@@ -86,6 +86,7 @@ def _by_name() -> dict[str, EngineFacts]:
     return {_plain(facts.id): facts for facts in engines()}
 
 
+@lru_cache(maxsize=1024)
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 

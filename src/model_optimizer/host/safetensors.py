@@ -66,7 +66,9 @@ def read_safetensors_header(path: Path) -> Header:
 
 def _bad_start(name: str, head: bytes, size: int) -> HealthCheck | None:
     """Everything that the first bytes give away."""
-    foreign = foreign_file(name, head, size)
+    length = int.from_bytes(head[:8], "little")
+    # A length may by chance begin like another format's magic; a brace behind a possible length settles it.
+    foreign = None if head[8:9] == b"{" and length <= MAX_HEADER_BYTES else foreign_file(name, head, size)
     if foreign:
         return foreign
     if head[:4] == b"GGUF":
@@ -75,7 +77,6 @@ def _bad_start(name: str, head: bytes, size: int) -> HealthCheck | None:
         )
     if size < 8:
         return error("weights.header", f"{name} has {size} bytes: too short for a safetensors header", FETCH_AGAIN)
-    length = int.from_bytes(head[:8], "little")
     if length > MAX_HEADER_BYTES:
         return error(
             "weights.header",

@@ -11,11 +11,6 @@ from model_optimizer.errors import CheckpointInvalid
 from model_optimizer.host.checkpoint import read_checkpoint, require_healthy
 from model_optimizer.records.model import ModelSpec, MoeSpec
 from tests.host.checkpoints import FAMILIES, findings, gguf_file, hf_folder, write_safetensors
-    FAMILIES,
-    gguf_file,
-    hf_folder,
-    write_safetensors,
-)
 
 SHARD_2 = "model-00002-of-00003.safetensors"
 

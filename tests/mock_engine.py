@@ -1,16 +1,19 @@
-"""A MOCK engine for tests: an OpenAI-compatible server with a known latency model and faults on request. No model inside.
+"""A MOCK engine for tests: an OpenAI-compatible server with a known latency model and faults on request. No model
+inside.
 
     python tests/mock_engine.py --port 0 --ttft-ms 50 --itl-ms 10 --slots 4 --fault http_500 --every 5
 
-prints ``listening on 127.0.0.1:PORT`` and serves until it is killed. First token after ``ttft_ms`` + ``ms_per_prompt_token``
-per uncached prompt token, counted from when one of ``slots`` is free; then one token every ``itl_ms``, on an absolute
-schedule. Its tokenizer makes one token of every six letters of a word. It has a prefix cache of 16-token blocks.
+prints ``listening on 127.0.0.1:PORT`` and serves until it is killed. First token after ``ttft_ms`` +
+``ms_per_prompt_token`` per uncached prompt token, counted from when one of ``slots`` is free; then one token every
+``itl_ms``, on an absolute schedule. Its tokenizer makes one token of every six letters of a word. It has a prefix
+cache of 16-token blocks.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import re
@@ -73,9 +76,7 @@ class MockEngine:
             f"HTTP/1.1 {status} Mock\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
         )
 
-    async def answer(
-        self, method: str, path: str, head: str, body: bytes, writer: asyncio.StreamWriter
-    ) -> None:
+    async def answer(self, method: str, path: str, head: str, body: bytes, writer: asyncio.StreamWriter) -> None:
         if "not_openai" in self.faults:
             self.whole(writer, 200, "text/html", b"<html><body>Welcome to nginx!</body></html>")
             return
@@ -190,7 +191,9 @@ class MockEngine:
             template = template.replace(b" word", b"")
         if "reasoning" in faults:
             template = template.replace(b"content", b"reasoning_content")
-        template = template.replace(b'{"choices"', b'{"id":"cmpl-mock","object":"text_completion","model":"mock","choices"')
+        template = template.replace(
+            b'{"choices"', b'{"id":"cmpl-mock","object":"text_completion","model":"mock","choices"'
+        )
         if "one_piece" in faults:
             await sleep_until(start + first_s + (num_output - 1) * self.options.itl_ms / 1e3)
             yield template.replace(b" word", b" word" * num_output) % b'"length"'
@@ -259,7 +262,5 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(parse()))
-    except KeyboardInterrupt:
-        pass

@@ -44,7 +44,8 @@ class Shot:
     cached_tokens: int | None = None
     finish_reason: str | None = None
     error: str | None = None
-    is_done: bool = False
+    is_done: bool = False  # [DONE] has come
+    is_counted: bool = False  # belongs to the measured window
 
     def trace(self) -> RequestTrace:
         """The same as a record."""

@@ -43,7 +43,8 @@ class HealthWatch:
         share = (time.process_time() - self._cpu_since_s) / wall_s if wall_s > 0 else 0.0
         problems = []
         if lag_s > MAX_LAG_S:
-            problems.append(f"its event loop ran {format_seconds(lag_s)} late (P99)")
+            waits = "" if share > MAX_CPU_SHARE else ", waiting for a CPU that others use"
+            problems.append(f"its event loop ran {format_seconds(lag_s)} late (P99){waits}")
         if share > MAX_CPU_SHARE:
             problems.append(f"it used {format_share(share)} of a core")
         return ClientHealth(loop_lag_p99_s=lag_s, cpu_share=share, verdict="; ".join(problems) or "ok")

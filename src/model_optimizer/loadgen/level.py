@@ -80,6 +80,7 @@ class Level:
         self._warmup = WarmUp(load.concurrency or OPEN_LOOP_BURST)
         self._watch = HealthWatch()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sent: list[Shot] = []
         self._finished: list[Shot] = []
         self._counted: list[Shot] = []
         self._num_pending = 0  # counted requests still running
@@ -146,17 +147,22 @@ class Level:
         phase = "warm-up" if not self._start_s else "window" if not self._end_s else "drain"
         prompt = next(self._prompts[phase])
         shot = Shot(scheduled_s=due_s or clock(), target_prompt_tokens=prompt.target_prompt_tokens)
+        self._sent.append(shot)
         if phase == "window":
-            self._counted.append(shot)
-            self._num_pending += 1
+            self._count(shot)
         await self._client.stream(self._dialect.path, self._dialect.body(prompt.text, prompt.max_tokens), shot)
-        self._ended(shot, was_counted=phase == "window")
+        self._ended(shot)
         return shot.error is None
 
-    def _ended(self, shot: Shot, *, was_counted: bool) -> None:
+    def _count(self, shot: Shot) -> None:
+        shot.is_counted = True
+        self._counted.append(shot)
+        self._num_pending += 1
+
+    def _ended(self, shot: Shot) -> None:
         """Every step of the level happens here, at the end of a request, before its user sends the next one."""
         self._finished.append(shot)
-        self._num_pending -= was_counted
+        self._num_pending -= shot.is_counted
         self._successes += shot.error is None
         self._refused = self._refused + 1 if error_kind(shot.error or "") == "connect" else 0
         if not self._start_s:
@@ -176,6 +182,11 @@ class Level:
 
     def _open_window(self, now_s: float) -> None:
         self._start_s = now_s
+        if not self._finished:  # so slow that waiting longer would measure nothing at all
+            self._start_s = self._began_s
+            self._notes.append("no request ended during the warm-up: the window begins with the first request")
+            for shot in self._sent:
+                self._count(shot)
         self._watch.restart()
 
     def _close_window(self, now_s: float) -> None:
@@ -235,7 +246,6 @@ class Level:
         if not self._successes:
             self._notes.append(f"no request succeeded ({len(self._finished)} tried)")
         counted = tuple(shot.trace() for shot in self._counted)
-        ids = {id(shot) for shot in self._counted}
-        others = tuple(shot.trace() for shot in self._finished if id(shot) not in ids)
+        others = tuple(shot.trace() for shot in self._finished if not shot.is_counted)
         window = Window(self._start_s, end_s, self._warmup.num_requests, self._settled)
         return LevelRun(window, counted, counted + others, self._health or self._watch.verdict(), tuple(self._notes))

@@ -10,8 +10,11 @@ from model_optimizer.loadgen.client import Shot
 
 WINDOWS = 3
 TOLERANCE = 0.10
-NOISE = 2.5 * 1.25 * 1.4826
-"""2.5 standard errors of a median of w samples: 1.25 · σ / √w, with σ from the median absolute deviation."""
+NOISE = 3.3 * 1.25 * 1.4826
+"""The range of three medians of w equal samples exceeds 3.3 standard errors in one case of 20.
+
+A median's standard error is 1.25 · σ / √w; σ comes from the median absolute deviation, times 1.4826.
+"""
 
 
 class WarmUp:

@@ -74,7 +74,7 @@ def test_peaks_are_in_order(spec):
     assert all(1e12 <= value <= 2e16 for value in peak.values())
     assert set(peak) <= {"fp32", "fp16", "bf16", "fp8", "int8", "fp4"}
     for slower, faster in itertools.pairwise([dtype for dtype in ("fp16", "fp8", "fp4") if dtype in peak]):
-        assert 1.5 * peak[slower] <= peak[faster] <= 4 * peak[slower]
+        assert 1.5 * peak[slower] <= peak[faster] <= 4.1 * peak[slower]
     if "bf16" in peak and "fp16" in peak:
         assert peak["bf16"] == peak["fp16"]
     for dtype, fast in spec.fp16_accumulate_flops.items():
@@ -118,7 +118,7 @@ def test_derived_values_are_no_better_than_their_weakest_source():
             assert ("vendor", "measured", "community")[best] == value.status, (spec.id, name)
 
 
-def test_memory_may_refuse_for_all_but_five_boards():
+def test_memory_may_refuse_for_all_but_four_boards():
     weak = {spec.id for spec in gpus() if not spec.memory_bytes.may_refuse}
     assert weak == {"jetson-orin-nano-8gb", "dgx-spark-gb10", "p100-sxm2", "arc-b580"}
 

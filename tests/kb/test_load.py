@@ -51,7 +51,7 @@ def test_a_good_file_loads(tmp_path):
         ("value: 4.0 x8", "value: four", 12, "4.0 x16"),
         ("source: s}\n    memory_bandwidth", "source: t}\n    memory_bandwidth", 10, "'t' is not declared"),
         ("id: x-1", "id: X 1", 8, "pattern"),
-        ("title: X 1", "tittle: X 1", 9, "tittle"),
+        ("title: X 1", "heading: X 1", 9, "heading"),
         ("status: community", "status: rumour", 6, "vendor"),
         ("read: 2026-12-01", "read: yesterday", 5, "pattern"),
         ("vendor: nvidia", "vendor: matrox", 1, "nvidia"),

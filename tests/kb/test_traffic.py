@@ -42,6 +42,6 @@ def test_spelling_does_not_matter(spelling):
 
 def test_unknown_profile_says_what_was_meant():
     with pytest.raises(UnknownName) as caught:
-        traffic("sumarise")
+        traffic("summar")
     assert "summarize" in caught.value.fix
     assert caught.value.exit_code == 2

@@ -150,6 +150,7 @@ class Diagnosis(Record):
     def contract(self) -> dict[str, object]:
         """The machine-readable form that ``diagnose --json`` prints."""
         findings = [
-            f.model_dump(mode="json", include={"cause", "confidence", "evidence", "fix", "verify"}) for f in self.findings
+            f.model_dump(mode="json", include={"cause", "confidence", "evidence", "fix", "verify"})
+            for f in self.findings
         ]
         return {"verdict": self.verdict, "findings": findings, "ask_for": list(self.ask_for)}

@@ -131,7 +131,7 @@ def _cuda_gates(case: _Case, capability: str, driver: str | None) -> Iterator[_R
             f"CUDA {gone} dropped compute capability {{capability}}, and {{engine}} is built for {case.engine.cuda}."
         )
         yield _Refusal("CUDA_DROPPED_ARCHITECTURE", sentence, notes, "vendor")
-    if driver is not None and case.os != "windows" and oldest is not None and not at_least(driver, oldest.value):
+    if driver is not None and case.os == "linux" and oldest is not None and not at_least(driver, oldest.value):
         sentence = f"{{engine}} {{version}} needs driver {oldest.value} ({oldest.note}); this machine has {driver}."
         yield _by_engine(case.engine, "DRIVER_TOO_OLD", sentence, oldest)
 
@@ -160,8 +160,9 @@ def _matching(case: _Case) -> Rule | None:
 
 
 def _unreadable(case: _Case) -> State | None:
-    """A refusal where the engine does not read the scheme's kind of file."""
-    if case.scheme.checkpoint == "any" or case.scheme.checkpoint in case.engine.checkpoints:
+    """A refusal where the engine does not read the scheme's kind of file (of older versions we do not know)."""
+    known = ("any", *case.engine.checkpoints)
+    if case.scheme.checkpoint in known or not _inspected(case.engine, case.version):
         return None
     reads = ", ".join(case.engine.checkpoints)
     sentence = f"{{engine}} reads {reads} checkpoints; {{scheme}} is stored as {case.scheme.checkpoint}."

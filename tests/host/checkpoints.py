@@ -242,11 +242,11 @@ def hf_folder(folder: Path, family: str = "llama", *, shards: int = 1, **changes
 
 
 def edit_json(path: Path, *remove: str, **changes: Any) -> None:
-    """Change a JSON file in place."""
+    """Change a JSON file in place: remove entries, then set others."""
     table = json.loads(path.read_text()) if path.exists() else {}
-    table.update(changes)
     for name in remove:
         table.pop(name, None)
+    table.update(changes)
     path.write_text(json.dumps(table))
 
 

@@ -14,6 +14,7 @@ from model_optimizer.host.health import FETCH_AGAIN, error, fine, note, warning
 from model_optimizer.host.known_models import GGUF_ARCHITECTURES
 from model_optimizer.host.safetensors import TensorInfo
 from model_optimizer.host.spec_checks import (
+    MAX_LAYERS,
     attention_kind,
     check_eos,
     check_heads,
@@ -70,12 +71,12 @@ class _Keys:
         value = self._metadata.get(f"{self._prefix}.{key}")
         return value if isinstance(value, str) else None
 
-    def needed(self, key: str) -> int:
+    def needed(self, key: str, limit: int = 1 << 40) -> int:
         number = self.number(key)
-        if number is None or number <= 0:
+        if number is None or not 0 < number <= limit:
             raise CheckpointInvalid(
                 "the GGUF file does not describe its model",
-                cause=f"{self._prefix}.{key} is {'missing' if number is None else number}",
+                cause=f"{self._prefix}.{key} is {'missing' if number is None else f'{number}, which cannot be'}",
                 fix="Convert the original checkpoint anew, or download the file again.",
             )
         return number
@@ -142,8 +143,11 @@ def _all_parts(path: Path, header: GgufHeader) -> tuple[list[TensorInfo], list[H
                 f"Name the parts NAME-00001-of-{count:05d}.gguf and so on, as gguf-split does.",
             )
         )
-    elif count > 1 and match is not None:
-        tensors, checks = _other_parts(path, match["stem"], min(count, 99_999), tensors, checks)
+    elif match is not None and count != int(match["count"]):
+        cause = f"{path.name} says {count} parts inside, {int(match['count'])} in its name"
+        checks.append(error("gguf.parts", cause, "Download all parts again, from one place."))
+    elif match is not None and count > 1:
+        tensors, checks = _other_parts(path, match["stem"], count, tensors, checks)
         checks += _check_split_total(header, len(tensors), checks)
     if not any(check.severity == "error" for check in checks):
         parts = f"{count} parts, " if count > 1 else ""
@@ -199,7 +203,7 @@ def _spec(
     path: Path, header: GgufHeader, architecture: str, tensors: list[TensorInfo], checks: list[HealthCheck]
 ) -> ModelSpec:
     keys = _Keys(header.metadata, architecture)
-    num_layers = keys.needed("block_count") - (keys.number("nextn_predict_layers") or 0)
+    num_layers = _num_layers(keys)
     hidden, heads = keys.needed("embedding_length"), keys.needed("attention.head_count")
     kv_by_layer = keys.values("attention.head_count_kv")
     kv_heads = max(kv_by_layer, default=heads) or heads
@@ -238,6 +242,13 @@ def _spec(
         rope_theta=keys.real("rope.freq_base"), rope_scaling=_rope_scaling(keys),
         chat_template_digest=digest, bos_token_id=bos, eos_token_ids=eos, health=tuple(checks),
     )  # fmt: skip
+
+
+def _num_layers(keys: _Keys) -> int:
+    """Layers of plain decoding: multi-token prediction layers are counted in the file, and left out here."""
+    blocks = keys.needed("block_count", limit=MAX_LAYERS)
+    extra = keys.number("nextn_predict_layers") or 0
+    return blocks - extra if 0 < extra < blocks else blocks
 
 
 def _known(architecture: str) -> HealthCheck:

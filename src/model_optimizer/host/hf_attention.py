@@ -40,7 +40,9 @@ class Rope(NamedTuple):
 
 def layer_kinds(fields: Fields, model_type: str, num_layers: int, max_positions: int) -> LayerKinds:
     """Count the kinds of layers. A window as long as the context is no window."""
-    window = fields.size("sliding_window", "attention_chunk_size", "sliding_window_size")
+    window = fields.number("sliding_window", "attention_chunk_size", "sliding_window_size")
+    if window is not None and window < 0:
+        raise fields.wrong("sliding_window", window, "a number of tokens")
     if window is None and "sliding_window" not in fields.table:
         window = WINDOW.get(model_type)
     kinds = _listed_kinds(fields, num_layers) or _mixed_with_linear(fields, model_type, num_layers)
@@ -56,7 +58,7 @@ def layer_kinds(fields: Fields, model_type: str, num_layers: int, max_positions:
         kinds = kinds[:num_layers]
     if not kinds:
         kinds = _windowed(fields, model_type, num_layers) if window else []
-    if window is None or window >= max_positions:
+    if not window or window >= max_positions:
         kinds = ["full" if kind == "sliding" else kind for kind in kinds]
     counted = Counter(kinds)
     return LayerKinds(counted["sliding"], counted["linear"], window if counted["sliding"] else None, tuple(problems))

@@ -11,10 +11,9 @@ from model_optimizer.host.health import error, fine, note, warning
 from model_optimizer.host.hf_attention import LayerKinds, Rope, layer_kinds, rope
 from model_optimizer.host.json_files import Fields
 from model_optimizer.host.known_models import HF_ARCHITECTURES
-from model_optimizer.host.spec_checks import check_heads
+from model_optimizer.host.spec_checks import MAX_LAYERS, check_heads
 from model_optimizer.records.model import HealthCheck, MoeSpec
 
-_MAX_LAYERS = 10_000
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 
 
@@ -45,8 +44,8 @@ def read_shape(config: dict[str, object]) -> Shape:
     """Work out the shape. Raises CheckpointInvalid where a number that everything depends on is missing or absurd."""
     fields, model_type = _text_part(config)
     num_layers = _needed(fields, model_type, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    if num_layers > _MAX_LAYERS:
-        raise fields.wrong("num_hidden_layers", num_layers, f"at most {_MAX_LAYERS}")
+    if num_layers > MAX_LAYERS:
+        raise fields.wrong("num_hidden_layers", num_layers, f"at most {MAX_LAYERS}")
     hidden = _needed(fields, model_type, "hidden_size", "n_embd", "d_model", "model_dim")
     heads = _needed(fields, model_type, "num_attention_heads", "n_head", "num_heads", "n_heads")
     kv_heads = _kv_heads(fields, model_type, heads)
@@ -155,7 +154,7 @@ def _moe(fields: Fields) -> MoeSpec | None:
 
 def _tied(config: dict[str, object], fields: Fields, model_type: str) -> bool | None:
     said = fields.flag("tie_word_embeddings", "tie_embedding")
-    if said is None and (model_type in TIED or config.get("model_type") in TIED):
+    if said is None and (model_type in TIED or Fields(config, "config.json").text("model_type") in TIED):
         return True
     return said
 

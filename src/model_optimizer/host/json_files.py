@@ -108,9 +108,10 @@ class Fields:
         return value
 
     def real(self, *names: str) -> float | None:
-        """A number. Anything else counts as absent: such fields only inform."""
+        """A number, not absurd. Anything else counts as absent: such fields only inform."""
         _, value = self._first(names)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        usable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
+        return float(value) if isinstance(value, int | float) and usable else None  # neither NaN nor infinite
 
     def flag(self, *names: str) -> bool | None:
         """True or false. Anything else counts as absent."""

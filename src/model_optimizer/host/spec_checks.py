@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from model_optimizer.host.health import FETCH_AGAIN, error, fine, note, warning
 from model_optimizer.records.model import AttentionKind, HealthCheck
 
+MAX_LAYERS = 10_000  # no model comes near; a damaged number would cost memory
 CONFIG_FIX = "Take config.json from the model's source again; it does not belong to these weights or was edited."
 
 

@@ -41,6 +41,7 @@ _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("embeddings", ("embed_tokens", "tok_embeddings", "token_embd", "word_embeddings", "embed_in", "embedding")),
     ("embeddings", ("position_embd", "token_types", "embed_positions", r"\.wte\.", r"\.wpe\.")),
     ("head", (r"\.(lm_head|embed_out|output_layer|score)\.", r"^\.(language_model\.|model\.)?output\.")),
+    ("attention", (r"\.linear_attn\.",)),
     ("other", ("mamba", "ssm", r"\.conv", "time_mix", "shortconv")),
     ("attention", ("attn", "attention", r"\.[qkvo]_proj\.", r"\.w?qkv", r"\.w[qkvo]\.", "query_key_value", "indexer")),
     ("mlp", ("mlp", "ffn", "feed_forward", r"\.fc[12]\.", "dense_h_to", "dense_4h_to", r"\.w[123]\.", "channel_mix")),

@@ -314,8 +314,8 @@ def verdict(recipe: Candidate, outcome: Outcome, measured: Measurement, score: A
         accuracy=score,
         measurement=measured,
         artifact_bytes=int((measured.server.peak_memory_bytes if measured.server else 0) * 0.35),
-        best_load="c=4" if outcome == "meets_slo" else None,
-        goodput_per_s=0.81 if outcome == "meets_slo" else None,
+        best_load="c=2" if outcome == "meets_slo" else None,
+        goodput_per_s=0.78 if outcome == "meets_slo" else None,
     )
 
 

@@ -149,3 +149,22 @@ def test_limits_in_words():
         "at least 40 tokens/s",
         "at least 4 requests/s",
     ]
+
+
+def test_pictures_say_what_they_show_about_the_winner():
+    says = {id: chart.says for id, chart in drawn(manifests.finished()).items()}
+    assert says["latency-ttft"] == "q8_0 · llama.cpp keeps TTFT p99 at most 1.5 s up to 2 users at once."
+    assert says["throughput"] == "q8_0 · llama.cpp reaches 97.3 tokens/s with 8 users at once."
+    assert says["memory"] == "q8_0 · llama.cpp peaks at 414 MiB, 6\u00a0% more than predicted."
+    assert says["quality"].startswith(
+        "q8_0 · llama.cpp: perplexity unchanged within the noise, the same most likely token"
+    )
+
+
+def test_a_picture_says_where_a_limit_is_never_or_always_kept():
+    assert drawn(manifests.nothing_met())["latency-ttft"].says.endswith(
+        "keeps TTFT p99 at most 300 ms at no load measured."
+    )
+    assert drawn(manifests.one_load())["latency-ttft"].says.endswith("at every load measured, up to one user.")
+    without_limits = drawn(manifests.without_accuracy())["latency-ttft"].says
+    assert without_limits.endswith(": TTFT p99 578 ms for one user, 3.87 s for 8 users at once.")

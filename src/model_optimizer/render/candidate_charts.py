@@ -10,7 +10,7 @@ from model_optimizer.records.run import RunManifest
 from model_optimizer.records.workload import Load
 from model_optimizer.render import words
 from model_optimizer.render.chart import Chart, Data, Table, byte_unit, limit_lines, who
-from model_optimizer.render.series import Series
+from model_optimizer.render.series import Series, best
 
 
 def memory_chart(manifest: RunManifest, series: tuple[Series, ...]) -> Chart:
@@ -30,7 +30,16 @@ def memory_chart(manifest: RunManifest, series: tuple[Series, ...]) -> Chart:
         "Upright tick: what the plan predicted."
     )
     table = Table(head, tuple(_memory_cells(s) for s in known))
-    return Chart("memory", title, how, "rows", {"panels": [panel]}, table)
+    return Chart("memory", title, how, _memory_says(best(series)), "rows", {"panels": [panel]}, table)
+
+
+def _memory_says(chosen: Series | None) -> str:
+    peak = chosen.peak_memory_bytes if chosen else None
+    if chosen is None or not peak:
+        return ""
+    change = words.change(peak, chosen.estimate.memory_bytes) if chosen.estimate else None
+    predicted = "" if change is None else ", as predicted" if change == "the same" else f", {change} than predicted"
+    return f"{chosen.name} peaks at {words.size(peak)}{predicted}."
 
 
 def _memory_row(series: Series, factor: float) -> Data:
@@ -85,7 +94,15 @@ def quality_chart(manifest: RunManifest, series: tuple[Series, ...]) -> Chart:
     )
     table = Table(head, tuple(_quality_cells(s, a) for s, a in known))
     how = "Same tokens, same positions as the reference. Lines across the perplexity dots are 95 % intervals."
-    return Chart("quality", title, how, "rows", {"panels": panels}, table)
+    return Chart("quality", title, how, _quality_says(best(series)), "rows", {"panels": panels}, table)
+
+
+def _quality_says(chosen: Series | None) -> str:
+    score = chosen.accuracy if chosen else None
+    if chosen is None or score is None:
+        return ""
+    agreement = f"the same most likely token as the reference at {words.share(score.top1_agreement)} of the positions"
+    return f"{chosen.name}: perplexity {words.perplexity_change(score)}, {agreement}."
 
 
 def _quality_rows(series: Series, score: AccuracyScore) -> tuple[Data, Data, Data]:
@@ -193,7 +210,7 @@ def tradeoff_chart(manifest: RunManifest, series: tuple[Series, ...]) -> Chart:
     )
     limit = manifest.spec.accuracy.max_perplexity_rise * 100
     data = {"panels": panels, "limit": {"value": limit, "label": f"at most {words.plain(limit)} %"}}
-    return Chart("tradeoff", title, how, "scatter", data, Table(head, rows))
+    return Chart("tradeoff", title, how, "", "scatter", data, Table(head, rows))
 
 
 def _tradeoff_point(series: Series) -> _Point | None:

@@ -30,11 +30,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture. ``absent`` says why there is none; then there is no data either."""
+    """One picture. ``says`` is what it shows, where that can be told from the numbers; ``how`` is how to read it.
+
+    ``absent`` says why there is none; then there is no data either.
+    """
 
     id: str
     title: str
     how: str = ""
+    says: str = ""
     kind: Kind = "rows"
     data: Data = field(default_factory=dict)
     table: Table = Table((), ())

@@ -55,7 +55,7 @@ def time_chart(manifest: RunManifest, series: tuple[Series, ...]) -> Chart:
     remembered = sum(r.status == "remembered" for r in manifest.stages)
     spent = words.seconds(sum(r.seconds for r in manifest.stages))
     how = f"{words.counted(len(manifest.stages), 'step')}, {spent} spent; {remembered} remembered (outlined)."
-    return Chart("time", title, how, "timeline", data, Table(head, table))
+    return Chart("time", title, how, "", "timeline", data, Table(head, table))
 
 
 def _once_each(records: Iterable[StageRecord]) -> list[StageRecord]:

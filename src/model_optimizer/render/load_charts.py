@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from model_optimizer.records.measurement import Distribution, LoadResult
 from model_optimizer.records.run import RunManifest
-from model_optimizer.records.workload import Load
+from model_optimizer.records.workload import Limit, Load
 from model_optimizer.render import words
-from model_optimizer.render.chart import Chart, Data, Table, limit_lines, who
-from model_optimizer.render.series import STATES, Series
+from model_optimizer.render.chart import Chart, Data, Table, limit_lines, limit_words, who
+from model_optimizer.render.series import STATES, Series, best
 
 LOG_BEYOND = 4.0
 """Where the largest value is more than this many times the winner's, an axis from zero would squash the winner."""
@@ -45,12 +47,37 @@ def latency_chart(
         (s.name, str(r.load), f"{d.n:,}", *map(words.seconds, (d.mean, d.stdev, d.p50, d.p90, d.p95, d.p99, d.max)))
         for s, r, d in found
     )
-    limits = limit_lines(manifest, metric, factor)
+    scale = _scale(series, points, limit_lines(manifest, metric, factor), unit)
     if _several_loads(points):
         how = "From the median (p50, thin line) to the 99th percentile (p99, bold line)."
-        return _curves(id, title, how, _scale(series, points, limits, unit), series, points, Table(head, rows))
-    how = "From the median (p50, dot) to the 99th percentile (p99, end of the line)."
-    return _rows(id, title, how, _scale(series, points, limits, unit), series, points, Table(head, rows))
+        chart = _curves(id, title, how, scale, series, points, Table(head, rows))
+    else:
+        how = "From the median (p50, dot) to the 99th percentile (p99, end of the line)."
+        chart = _rows(id, title, how, scale, series, points, Table(head, rows))
+    return replace(chart, says=_latency_says(manifest, best(series), metric, of))
+
+
+def _latency_says(
+    manifest: RunManifest, chosen: Series | None, metric: str, of: Callable[[LoadResult], Distribution | None]
+) -> str:
+    """How far the chosen candidate keeps the first limit on this metric; without a limit, its range."""
+    found = [(r.load, d) for r in chosen.loads if (d := of(r)) is not None] if chosen else []
+    if chosen is None or not found:
+        return ""
+    limit = next((limit for limit in manifest.spec.slo.limits if limit.metric == metric), None)
+    if limit is None:
+        (low, first), (high, last) = found[0], found[-1]
+        start = f"{chosen.name}: {metric.upper()} p99 {words.seconds(first.p99)} for {words.load(low)}"
+        return f"{start}, {words.seconds(last.p99)} for {words.load(high)}." if len(found) > 1 else f"{start}."
+    kept = [load for load, d in itertools.takewhile(lambda pair: _statistic(pair[1], limit) <= limit.limit, found)]
+    promise = f"{metric.upper()} {limit_words(limit)}"
+    if len(kept) == len(found):
+        return f"{chosen.name} keeps {promise} at every load measured, up to {words.load(kept[-1])}."
+    return f"{chosen.name} keeps {promise} " + (f"up to {words.load(kept[-1])}." if kept else "at no load measured.")
+
+
+def _statistic(distribution: Distribution, limit: Limit) -> float:
+    return float(getattr(distribution, limit.statistic))
 
 
 def throughput_chart(manifest: RunManifest, series: tuple[Series, ...]) -> Chart:
@@ -87,7 +114,15 @@ def throughput_chart(manifest: RunManifest, series: tuple[Series, ...]) -> Chart
     limits = limit_lines(manifest, "output_tokens_per_s", 1.0)
     scale = {"unit": "", "log": False, "bar": True, "limits": limits}
     draw = _curves if _several_loads(points) else _rows
-    return draw("throughput", title, how, scale, series, points, Table(head, rows))
+    chart = draw("throughput", title, how, scale, series, points, Table(head, rows))
+    chosen = best(series)
+    if chosen is None or not chosen.loads:
+        return chart
+    top = max(chosen.loads, key=lambda r: r.output_tokens_per_s)
+    return replace(
+        chart,
+        says=f"{chosen.name} reaches {words.number(top.output_tokens_per_s)} tokens/s with {words.load(top.load)}.",
+    )
 
 
 def _throughput_row(result: LoadResult) -> tuple[str, ...]:
@@ -140,7 +175,7 @@ def _curves(
     top = max([*values, *(limit["value"] for limit in scale["limits"])])
     ghosts = " The pale lines are the other candidates, on the same scale." if len(points) > 1 else ""
     data = {**scale, "groups": groups, "max": top, "min": min([*values, *(x["value"] for x in scale["limits"])])}
-    return Chart(id, title, how + ghosts, "curves", data, table)
+    return Chart(id, title, how + ghosts, kind="curves", data=data, table=table)
 
 
 def _at(point: Data) -> float:
@@ -157,4 +192,4 @@ def _rows(
         if mine:
             rows = [{**who(s), **p, "value": p["lo"]} for s, p in mine]
             panels.append({"title": rows[0]["load"], "zero": True, **scale, "rows": rows})
-    return Chart(id, title, how, "rows", {"panels": panels}, table)
+    return Chart(id, title, how, kind="rows", data={"panels": panels}, table=table)

@@ -116,7 +116,7 @@ def _of_verdict(manifest: RunManifest, verdict: Verdict, estimate: Estimate | No
         measurement=verdict.measurement,
         accuracy=verdict.accuracy,
         estimate=estimate,
-        size_bytes=verdict.artifact_bytes,
+        size_bytes=verdict.artifact.size_bytes if verdict.artifact else verdict.artifact_bytes,
     )
 
 

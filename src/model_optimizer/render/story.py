@@ -100,17 +100,8 @@ def _gains(winner: Series, baseline: Series | None) -> str:
         article = "the " if changed and changed.endswith("times") else ""
         parts.append("in the same memory" if changed == "the same" else f"in {changed} {article}memory")
     if winner.accuracy is not None:
-        parts.append(f"perplexity {_perplexity_change(winner)}")
+        parts.append(f"perplexity {words.perplexity_change(winner.accuracy)}")
     return ", ".join(parts)
-
-
-def _perplexity_change(series: Series) -> str:
-    accuracy = series.accuracy
-    if accuracy is None:
-        return words.NOTHING
-    low, high = accuracy.perplexity_ci95
-    unchanged = low <= 1.0 <= high
-    return "unchanged within the noise" if unchanged else words.signed_share(accuracy.perplexity_rise)
 
 
 def _misses(verdict: Verdict | None) -> str:

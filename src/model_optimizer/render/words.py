@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from model_optimizer.records.measurement import AccuracyScore
 from model_optimizer.records.workload import Load
 from model_optimizer.units import format_bytes, format_seconds
 
@@ -49,6 +50,12 @@ def size(value: float | None) -> str:
 def perplexity(value: float | None) -> str:
     """Four significant digits: differences that matter are small."""
     return NOTHING if value is None else f"{value:.4g}" if math.isfinite(value) else "not finite"
+
+
+def perplexity_change(score: AccuracyScore) -> str:
+    """``+3.89 %``; where the 95 % interval holds "no change", that."""
+    low, high = score.perplexity_ci95
+    return "unchanged within the noise" if low <= 1.0 <= high else signed_share(score.perplexity_rise)
 
 
 def share(value: float | None) -> str:

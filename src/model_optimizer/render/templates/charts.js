@@ -3,7 +3,6 @@
   "use strict";
   const charts = JSON.parse(document.getElementById("chart-data").textContent);
   const COLOR = { winner: "var(--accent)", nearest: "var(--ink)", other: "var(--other)", baseline: "var(--base)" };
-  const GAP = window.innerWidth < 600 ? 18 : 28;
   const FONT = 12;
 
   const format = (v) => {
@@ -25,7 +24,8 @@
 
   // Plot's own axis leaves out labels of logarithmic ticks, so ticks are plain text.
   const yLabels = (ticks, unit) => Plot.text(ticks, { y: (d) => d, text: ticked(ticks, unit), frameAnchor: "left", textAnchor: "end", dx: -8, fill: "var(--soft)" });
-  const xLabels = (ticks, unit) => Plot.text(ticks, { x: (d) => d, text: ticked(ticks, unit), frameAnchor: "bottom", dy: 15, fill: "var(--soft)" });
+  const xLabels = (ticks, unit, start) => [true, false].map((first) => Plot.text(ticks.filter((t) => (t === start) === first),
+    { x: (d) => d, text: ticked(ticks, unit), textAnchor: first ? "start" : "middle", frameAnchor: "bottom", dy: 15, fill: "var(--soft)" }));
   const roomFor = (ticks, unit) => 12 + 7 * Math.max(...ticks.map((t) => ticked(ticks, unit)(t).length));
 
   function element(tag, name, text, parent) {
@@ -47,15 +47,19 @@
     return svg;
   }
 
+  // As wide as a sheet of paper: smaller panels, so that several pictures share a page.
+  const paper = (parent) => parent.clientWidth >= 560 && parent.clientWidth < 760;
+
   // A grid of panels that wraps: as many columns as fit, all of one width.
   function panels(parent, count, least, most) {
     const grid = element("div", "panels", undefined, parent);
     const whole = Math.max(220, grid.clientWidth);
-    let columns = Math.max(1, Math.min(count, Math.floor((whole + GAP) / (least + GAP))));
+    const gap = whole < 760 ? 18 : 28;
+    let columns = Math.max(1, Math.min(count, Math.floor((whole + gap) / (least + gap))));
     columns = Math.ceil(count / Math.ceil(count / columns));
-    const width = Math.min(most, Math.floor((whole - GAP * (columns - 1)) / columns));
+    const width = Math.min(most, Math.floor((whole - gap * (columns - 1)) / columns));
     grid.style.gridTemplateColumns = "repeat(" + columns + ", " + width + "px)";
-    grid.style.gap = "22px " + GAP + "px";
+    grid.style.gap = "22px " + gap + "px";
     return { grid, width };
   }
 
@@ -84,7 +88,7 @@
     const ticks = ticksOf(domain, chart.log, 4);
     for (const group of chart.groups) {
       element("h5", "", "Left to right: " + group.label, parent);
-      const { grid, width } = panels(parent, Math.max(...chart.groups.map((g) => g.series.length)), 150, 380);
+      const { grid, width } = panels(parent, Math.max(...chart.groups.map((g) => g.series.length)), paper(parent) ? 100 : 150, 380);
       const every = Math.ceil(group.loads.length / Math.max(2, Math.floor((width - 60) / 30)));
       for (const own of group.series) {
         const panel = element("div", "panel role-" + own.role, undefined, grid);
@@ -139,14 +143,14 @@
       const track = (x1, x2, style) => Plot.rect(data, { x1: () => x1, x2: () => x2, y1: (r) => r.i - 0.14, y2: (r) => r.i + 0.28, ...style });
       const beyond = (limit) => (limit.at_least ? domain[0] : domain[1]);
       const byRole = (mark) => Object.keys(COLOR).map((role) => mark(valued.filter((r) => r.role === role), COLOR[role]));
-      plot(box, width, 46 * data.length + 34, { marginLeft: 4, marginRight: 24, marginTop: 4, marginBottom: 24 }, panel.title, {
+      plot(box, width, 46 * data.length + 34, { marginLeft: 1, marginRight: 24, marginTop: 4, marginBottom: 24 }, panel.title, {
         x: { type: panel.log ? "log" : "linear", domain, axis: null },
         y: { type: "linear", domain: [data.length - 0.35, -0.62], axis: null },
         marks: [
           track(domain[0], domain[1], { fill: "var(--wash)" }),
           ...panel.limits.map((l) => track(Math.min(l.value, beyond(l)), Math.max(l.value, beyond(l)), { fill: "var(--warn)", fillOpacity: 0.08 })),
           panel.zero && domain[0] < 0 ? Plot.link(data, { x1: () => 0, x2: () => 0, y1: (r) => r.i - 0.14, y2: (r) => r.i + 0.28, stroke: "var(--base)" }) : null,
-          xLabels(ticks, panel.unit),
+          ...xLabels(ticks, panel.unit, domain[0]),
           Plot.text(data, { ...line, frameAnchor: "left", text: "name", fill: "var(--ink)", textOverflow: "ellipsis",
             lineWidth: Math.max(6, (width - 130) / FONT), fontWeight: (r) => (r.role === "winner" ? 650 : 400) }),
           Plot.text(data, { ...line, frameAnchor: "right", text: "text", fill: "var(--soft)" }),
@@ -237,14 +241,14 @@
     const totals = chart.rows.map((row, i) => ({ i, name: row.name, text: row.text }));
     const domain = [0, Math.max(1e-9, ...parts.map((p) => p.to)) * 1.02];
     const ticks = ticksOf(domain, false, Math.max(2, Math.floor(width / 130)));
-    const px = (width - 28) / domain[1];
+    const px = (width - 25) / domain[1];
     const tall = { y1: (p) => p.i - 0.08, y2: (p) => p.i + 0.36, x1: "from", x2: "to", insetRight: 1 };
     const some = (status) => parts.filter((p) => p.status === status);
-    plot(parent, width, 44 * chart.rows.length + 34, { marginLeft: 4, marginRight: 24, marginTop: 4, marginBottom: 24 }, "time", {
+    plot(parent, width, 44 * chart.rows.length + 34, { marginLeft: 1, marginRight: 24, marginTop: 4, marginBottom: 24 }, "time", {
       x: { domain, axis: null }, y: { domain: [chart.rows.length - 0.4, -0.6], axis: null },
       marks: [
-        Plot.ruleX(ticks, { stroke: "var(--line)" }),
-        xLabels(ticks, chart.unit),
+        Plot.rect(totals, { x1: () => domain[0], x2: () => domain[1], y1: (t) => t.i - 0.08, y2: (t) => t.i + 0.36, fill: "var(--wash)" }),
+        ...xLabels(ticks, chart.unit, domain[0]),
         Plot.text(totals, { y: "i", dy: -12, frameAnchor: "left", text: "name", fill: "var(--ink)", textOverflow: "ellipsis", lineWidth: Math.max(6, (width - 110) / FONT) }),
         Plot.text(totals, { y: "i", dy: -12, frameAnchor: "right", text: "text", fill: "var(--soft)" }),
         Plot.rect(some("run"), { ...tall, fill: "var(--other)", fillOpacity: 0.82 }),

@@ -5,7 +5,7 @@ import pytest
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.sizing import Parallelism
 from model_optimizer.sizing.cost import power_usd_per_month, replicas_for, usd_per_million_tokens
-from model_optimizer.sizing.speed import IDEAL, Device, Load, active_parameters, decode_step_s, estimate, prefill_s
+from model_optimizer.sizing.speed import IDEAL, Device, Load, Replica, active_parameters
 from tests.sizing import models
 
 L20 = Device(bandwidth_bytes_s=864e9, flops=119.5e12, link_bytes_s=32e9)
@@ -14,6 +14,11 @@ L20 = Device(bandwidth_bytes_s=864e9, flops=119.5e12, link_bytes_s=32e9)
 def stored(spec: ModelSpec, bits: float = 16) -> dict[str, float]:
     kept = ("embeddings", "head", "norms")
     return {c.name: c.parameters * (2 if c.name in kept else bits / 8) for c in spec.weight_classes}
+
+
+def replica(spec: ModelSpec, *, kv: float = 0.0, tensor: int = 1) -> Replica:
+    weights = {name: value / tensor for name, value in stored(spec).items()}
+    return Replica(spec, weights, L20, IDEAL, kv_bytes_per_token=kv, split=Parallelism(tensor=tensor))
 
 
 def test_active_parameters_count_the_head_and_not_the_table():
@@ -32,9 +37,7 @@ def test_a_mixture_computes_only_the_chosen_experts():
 def test_the_decode_floor_is_the_weights_over_the_bandwidth():
     """An 8B in bf16 on an L20 cannot reach 120 tokens/s for one user: about 15 GB a token at 864 GB/s."""
     spec = models.LLAMA_31_8B
-    seconds, binds = decode_step_s(
-        spec, stored(spec), L20, Parallelism(), IDEAL, batch=1, context=0, kv_bytes_per_token=131072
-    )
+    seconds, binds = replica(spec, kv=131072).decode_step_s(1, 0)
     assert seconds == pytest.approx((spec.weight_bytes - 2 * 128256 * 4096) / 864e9)
     assert 1 / seconds < 60
     assert binds == "weights"
@@ -44,37 +47,31 @@ def test_the_kv_cache_costs_bandwidth_for_every_sequence():
     spec = models.LLAMA_31_8B
 
     def step(batch: int) -> float:
-        return decode_step_s(
-            spec, stored(spec), L20, Parallelism(), IDEAL, batch=batch, context=4096, kv_bytes_per_token=131072
-        )[0]
+        return replica(spec, kv=131072).decode_step_s(batch, 4096)[0]
 
     assert step(9) - step(1) == pytest.approx(8 * 4096 * 131072 / 864e9)
 
 
 def test_prefill_is_bound_by_compute_for_long_prompts_and_by_weights_for_short():
     spec = models.LLAMA_31_8B
-    short = prefill_s(spec, stored(spec), L20, Parallelism(), IDEAL, tokens=8)
+    short = replica(spec).prefill_s(8)
     assert short == pytest.approx((spec.weight_bytes - 2 * 128256 * 4096) / 864e9)
-    long = prefill_s(spec, stored(spec), L20, Parallelism(), IDEAL, tokens=4096)
+    long = replica(spec).prefill_s(4096)
     flop = 2 * active_parameters(spec) * 4096 + 2 * 32 * 32 * 128 * 4096**2
     assert long == pytest.approx(flop / 119.5e12)
 
 
 def test_tensor_parallel_pays_for_its_messages():
     spec = models.LLAMA_31_8B
-    half = {name: value / 2 for name, value in stored(spec).items()}
-    alone, _ = decode_step_s(spec, stored(spec), L20, Parallelism(), IDEAL, batch=8, context=0, kv_bytes_per_token=0)
-    split, _ = decode_step_s(spec, half, L20, Parallelism(tensor=2), IDEAL, batch=8, context=0, kv_bytes_per_token=0)
+    alone, _ = replica(spec).decode_step_s(8, 0)
+    split, _ = replica(spec, tensor=2).decode_step_s(8, 0)
     messages = 2 * 32 * (2 * 0.5 * 8 * 4096 * 2 / 32e9)
     assert split == pytest.approx(alone / 2 + messages)
 
 
 def test_more_users_give_more_throughput_and_slower_answers():
     spec = models.QWEN3_8B
-    results = [
-        estimate(spec, stored(spec), L20, Load(users, 282, 128), IDEAL, kv_bytes_per_token=147456)
-        for users in (1, 8, 32)
-    ]
+    results = [replica(spec, kv=147456).estimate(Load(users, 282, 128)) for users in (1, 8, 32)]
     rates = [r.output_tokens_per_s.value for r in results]
     tpots = [r.tpot_s.value for r in results]
     assert rates == sorted(rates)

@@ -66,6 +66,8 @@ class Refusal(Record):
     code: str
     reason: str
     fix: str | None = None
+    source: str | None = None
+    date: str | None = None
 
 
 class Plan(Record):

@@ -12,7 +12,7 @@ from model_optimizer.units import Seconds, Share, parse_bytes, parse_per_second,
 LatencyMetric = Literal["ttft", "tpot", "itl", "e2e"]
 Metric = Literal["ttft", "tpot", "itl", "e2e", "output_tokens_per_s", "request_rate", "error_rate", "peak_memory"]
 Statistic = Literal["mean", "p50", "p90", "p95", "p99", "max", "value"]
-Objective = Literal["goodput", "latency", "memory", "quality"]
+Objective = Literal["goodput", "latency", "memory", "quality", "cost"]
 
 LATENCY_METRICS: tuple[LatencyMetric, ...] = ("ttft", "tpot", "itl", "e2e")
 AT_LEAST: frozenset[str] = frozenset({"output_tokens_per_s", "request_rate"})

@@ -6,6 +6,7 @@ efficiencies that carry their origin, and come as a range.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from model_optimizer.records.model import ModelSpec
@@ -71,140 +72,129 @@ def touched_share(model: ModelSpec, tokens: float) -> float:
     return float(1.0 - (1.0 - model.moe.experts_per_token / model.moe.num_experts) ** max(1.0, tokens))
 
 
-def step_bytes(model: ModelSpec, weight_bytes: dict[str, float], tokens: float) -> float:
-    """Bytes of weights that one step reads on one GPU: everything but the embedding table (unless tied) once."""
-    total = 0.0
-    for name, value in weight_bytes.items():
-        if name == "embeddings" and "head" in weight_bytes:
-            continue
-        total += value * (touched_share(model, tokens) if name == "experts" else 1.0)
-    return total
+class Speed(NamedTuple):
+    """One load's prediction as plain numbers, seconds; ``extra_s`` is what a prefill adds to other users' decode steps."""
+
+    ttft_s: float
+    tpot_s: float
+    request_rate_per_s: float
+    step_s: float
+    prefill_s: float
+    extra_s: float
 
 
-def decode_step_s(
-    model: ModelSpec,
-    weight_bytes: dict[str, float],
-    device: Device,
-    split: Parallelism,
-    how: Efficiency,
-    *,
-    batch: float,
-    context: float,
-    kv_bytes_per_token: float,
-) -> tuple[float, str]:
-    """Seconds of one decode step of ``batch`` sequences at ``context`` tokens each, and what binds it.
+class Replica:
+    """The arithmetic of one replica with everything worked out that does not depend on the load."""
 
-    Weights are read once a step, the KV cache once a sequence; each token costs 2 · active parameters FLOP. Two
-    all-reduces a layer move 2 (n−1)/n · batch · hidden · 2 bytes over the link (ring).
-    """
-    weights = step_bytes(model, weight_bytes, batch) / (device.bandwidth_bytes_s * how.bandwidth)
-    kv = batch * context * kv_bytes_per_token / (device.bandwidth_bytes_s * how.bandwidth)
-    compute = batch * 2 * active_parameters(model) / split.num_gpus / (device.flops * how.compute)
-    link = _allreduce_s(model, batch, device, split, how)
-    overhead = how.step_overhead_s + model.num_layers * how.layer_overhead_s
-    parts = {"weights": weights, "KV cache": kv, "compute": compute, "link": link, "overhead": overhead}
-    return max(weights + kv, compute) + link + overhead, max(parts, key=lambda name: parts[name])
+    def __init__(
+        self,
+        model: ModelSpec,
+        weight_bytes: Mapping[str, float],
+        device: Device,
+        how: Efficiency,
+        *,
+        kv_bytes_per_token: float,
+        split: Parallelism = ONE_GPU,
+    ) -> None:
+        self.model, self.device, self.how, self.split = model, device, how, split
+        self.kv_bytes_per_token = kv_bytes_per_token
+        self.active = active_parameters(model)
+        self.bandwidth = device.bandwidth_bytes_s * how.bandwidth
+        self.rate = device.flops * how.compute * split.num_gpus
+        self.overhead_s = how.step_overhead_s + model.num_layers * how.layer_overhead_s
+        self.expert_bytes = weight_bytes.get("experts", 0.0)
+        table = weight_bytes.get("embeddings", 0.0) if "head" in weight_bytes else 0.0
+        self.dense_bytes = sum(weight_bytes.values()) - self.expert_bytes - table
 
+    def weights_read(self, tokens: float) -> float:
+        """Bytes of weights that a step of ``tokens`` reads on one GPU: all but the embedding table, experts as touched."""
+        return self.dense_bytes + self.expert_bytes * touched_share(self.model, tokens)
 
-def prefill_s(
-    model: ModelSpec,
-    weight_bytes: dict[str, float],
-    device: Device,
-    split: Parallelism,
-    how: Efficiency,
-    *,
-    tokens: float,
-) -> float:
-    """Seconds to read a prompt, never faster than reading the weights once.
+    def decode_step_s(self, batch: float, context: float) -> tuple[float, str]:
+        """Seconds of one decode step of ``batch`` sequences at ``context`` tokens each, and what binds it.
 
-    FLOP: 2 · active parameters · tokens, plus causal attention's 2 · layers · heads · head_dim · tokens².
-    """
-    attention = 2 * model.num_layers * model.num_attention_heads * model.head_dim * tokens**2
-    flop = 2 * active_parameters(model) * tokens + attention
-    compute = flop / split.num_gpus / (device.flops * how.compute)
-    weights = step_bytes(model, weight_bytes, tokens) / (device.bandwidth_bytes_s * how.bandwidth)
-    overhead = how.step_overhead_s + model.num_layers * how.layer_overhead_s
-    return max(compute, weights) + _allreduce_s(model, tokens, device, split, how) + overhead
+        Weights are read once a step, the KV cache once a sequence; each token costs 2 · active parameters FLOP. Two
+        all-reduces a layer move 2 (n−1)/n · batch · hidden · 2 bytes over the link (ring).
+        """
+        weights = self.weights_read(batch) / self.bandwidth
+        kv = batch * context * self.kv_bytes_per_token / self.bandwidth
+        compute = batch * 2 * self.active / self.rate
+        link = self._allreduce_s(batch)
+        parts = {"weights": weights, "KV cache": kv, "compute": compute, "link": link, "overhead": self.overhead_s}
+        return max(weights + kv, compute) + link + self.overhead_s, max(parts, key=lambda name: parts[name])
 
+    def prefill_s(self, tokens: float) -> float:
+        """Seconds to read a prompt, never faster than reading the weights once.
 
-def estimate(
-    model: ModelSpec,
-    weight_bytes: dict[str, float],
-    device: Device,
-    load: Load,
-    how: Efficiency,
-    *,
-    kv_bytes_per_token: float,
-    split: Parallelism = ONE_GPU,
-) -> SpeedEstimate:
-    """Speed of one replica in the steady state of ``load.concurrency`` users who each wait for their answer.
+        FLOP: 2 · active parameters · tokens, plus causal attention's 2 · layers · heads · head_dim · tokens².
+        """
+        spec = self.model
+        attention = 2 * spec.num_layers * spec.num_attention_heads * spec.head_dim * tokens**2
+        compute = (2 * self.active * tokens + attention) / self.rate
+        return max(compute, self.weights_read(tokens) / self.bandwidth) + self._allreduce_s(tokens) + self.overhead_s
 
-    A request occupies a slot for its prefill and ``output_tokens`` decode steps; while it decodes, the prefills of the
-    other users take their turns. With c users, t_p a prefill and t_d a decode step of c sequences:
-    TPOT = t_d + (c − 1) · t_p / output_tokens; TTFT = t_p · (1 + half of the prefills that are due in the time of one
-    step) + t_d; requests a second = c / (TTFT + output_tokens · TPOT).
-    """
-    context = load.live_tokens
-    users = max(1.0, load.concurrency)
-    step, binds = decode_step_s(
-        model, weight_bytes, device, split, how, batch=users, context=context, kv_bytes_per_token=kv_bytes_per_token
-    )
-    prefill = prefill_s(model, weight_bytes, device, split, how, tokens=load.prompt_tokens)
-    # Prefills are chunked into decode steps, so they cost compute on top of the weights that the step reads anyway.
-    weights = step_bytes(model, weight_bytes, load.prompt_tokens) / (device.bandwidth_bytes_s * how.bandwidth)
-    extra = max(0.2 * prefill, prefill - weights - how.step_overhead_s)
-    tpot = step + (users - 1) * extra / max(1.0, load.output_tokens)
-    waiting = (users - 1) * prefill / max(1.0, load.output_tokens) * 0.5
-    ttft = prefill + step + waiting
-    rate = users / (ttft + load.output_tokens * tpot)
-    floor, _ = decode_step_s(
-        model, weight_bytes, device, split, IDEAL, batch=1, context=context, kv_bytes_per_token=kv_bytes_per_token
-    )
-    return SpeedEstimate(
-        concurrency=load.concurrency,
-        ttft_s=_span(ttft, how),
-        tpot_s=_span(tpot, how),
-        output_tokens_per_s=_span(rate * load.output_tokens, how),
-        request_rate_per_s=_span(rate, how),
-        tokens_per_s_per_user=_span(1 / tpot, how),
-        tpot_floor_s=floor,
-        ttft_floor_s=prefill_s(model, weight_bytes, device, split, IDEAL, tokens=load.prompt_tokens),
-        binds=binds,
-        terms=_terms(model, weight_bytes, device, load, how, step=step, prefill=prefill, extra=extra),
-    )
+    def at(self, load: Load) -> Speed:
+        """The steady state of ``load.concurrency`` users who each wait for their answer.
 
+        A request takes its prefill and ``output_tokens`` decode steps; while it decodes, the prefills of the other users
+        take their turns. With c users, t_p a prefill, t_d a decode step of c sequences and t_x what a prefill adds to a
+        step (it shares the reading of the weights): TPOT = t_d + (c − 1) · t_x / output_tokens; TTFT = t_p + t_d + half
+        of the prefills due during one step; requests a second = c / (TTFT + output_tokens · TPOT).
+        """
+        users, answers = max(1.0, load.concurrency), max(1.0, load.output_tokens)
+        step, _ = self.decode_step_s(users, load.live_tokens)
+        prefill = self.prefill_s(load.prompt_tokens)
+        weights = self.weights_read(load.prompt_tokens) / self.bandwidth
+        extra = max(0.2 * prefill, prefill - weights - self.how.step_overhead_s)
+        tpot = step + (users - 1) * extra / answers
+        ttft = prefill + step + (users - 1) * prefill / answers * 0.5
+        return Speed(ttft, tpot, users / (ttft + answers * tpot), step, prefill, extra)
 
-def _allreduce_s(model: ModelSpec, tokens: float, device: Device, split: Parallelism, how: Efficiency) -> float:
-    if split.tensor == 1:
-        return 0.0
-    moved = 2 * (split.tensor - 1) / split.tensor * tokens * model.hidden_size * 2
-    return 2 * model.num_layers * (moved / device.link_bytes_s + how.allreduce_latency_s)
+    def estimate(self, load: Load) -> SpeedEstimate:
+        """``at`` as a record: ranges, floors, what binds, and the arithmetic line by line."""
+        speed = self.at(load)
+        ideal = Replica(
+            self.model,
+            {"all": self.dense_bytes, "experts": self.expert_bytes},
+            self.device,
+            IDEAL,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            split=self.split,
+        )
+        return SpeedEstimate(
+            concurrency=load.concurrency,
+            ttft_s=self._span(speed.ttft_s),
+            tpot_s=self._span(speed.tpot_s),
+            output_tokens_per_s=self._span(speed.request_rate_per_s * load.output_tokens),
+            request_rate_per_s=self._span(speed.request_rate_per_s),
+            tokens_per_s_per_user=self._span(1 / speed.tpot_s),
+            tpot_floor_s=ideal.decode_step_s(1, load.live_tokens)[0],
+            ttft_floor_s=ideal.prefill_s(load.prompt_tokens),
+            binds=self.decode_step_s(max(1.0, load.concurrency), load.live_tokens)[1],
+            terms=self._terms(load, speed),
+        )
 
+    def _allreduce_s(self, tokens: float) -> float:
+        ranks = self.split.tensor
+        if ranks == 1:
+            return 0.0
+        moved = 2 * (ranks - 1) / ranks * tokens * self.model.hidden_size * 2
+        return 2 * self.model.num_layers * (moved / self.device.link_bytes_s + self.how.allreduce_latency_s)
 
-def _span(value: float, how: Efficiency) -> Span:
-    return Span(low=value / (1 + how.spread), value=value, high=value * (1 + how.spread))
+    def _span(self, value: float) -> Span:
+        spread = 1 + self.how.spread
+        return Span(low=value / spread, value=value, high=value * spread)
 
-
-def _terms(
-    model: ModelSpec,
-    weight_bytes: dict[str, float],
-    device: Device,
-    load: Load,
-    how: Efficiency,
-    *,
-    step: float,
-    prefill: float,
-    extra: float,
-) -> tuple[Term, ...]:
-    read = step_bytes(model, weight_bytes, load.concurrency)
-    bandwidth, rate = device.bandwidth_bytes_s * how.bandwidth, device.flops * how.compute
-    rows = (
-        ("active parameters", active_parameters(model), "", "matrices a token meets", "headers"),
-        ("weights read a step", read, "B", "all but the embedding table, experts as touched", "arithmetic"),
-        ("memory bandwidth", bandwidth, "B/s", f"{how.bandwidth:.2f} of {device.bandwidth_bytes_s:.4g}", how.origin),
-        ("matrix rate", rate, "FLOP/s", f"{how.compute:.2f} of {device.flops:.4g}", how.origin),
-        ("decode step", step, "s", f"{load.concurrency:g} sequences of {load.live_tokens:.0f} tokens", "arithmetic"),
-        ("prefill", prefill, "s", f"{load.prompt_tokens:.0f} tokens", "arithmetic"),
-        ("prefill inside decode steps", extra, "s", "what a chunk adds to a step", "arithmetic"),
-    )
-    return tuple(Term(name=n, value=v, unit=u, formula=f, origin=o) for n, v, u, f, o in rows)
+    def _terms(self, load: Load, speed: Speed) -> tuple[Term, ...]:
+        how, device, read = self.how, self.device, self.weights_read(load.concurrency)
+        matrix = device.flops * how.compute
+        rows = (
+            ("active parameters", self.active, "", "matrices a token meets", "headers"),
+            ("weights read a step", read, "B", "all but the embedding table, experts as touched", "arithmetic"),
+            ("memory bandwidth", self.bandwidth, "B/s", f"{how.bandwidth:.2f} of {device.bandwidth_bytes_s:.4g}", how.origin),
+            ("matrix rate", matrix, "FLOP/s", f"{how.compute:.2f} of {device.flops:.4g}", how.origin),
+            ("decode step", speed.step_s, "s", f"{load.concurrency:g} sequences of {load.live_tokens:.0f} tokens", "arithmetic"),
+            ("prefill", speed.prefill_s, "s", f"{load.prompt_tokens:.0f} tokens", "arithmetic"),
+            ("prefill inside decode steps", speed.extra_s, "s", "what a chunk adds to a step", "arithmetic"),
+        )  # fmt: skip
+        return tuple(Term(name=n, value=v, unit=u, formula=f, origin=o) for n, v, u, f, o in rows)

@@ -18,7 +18,6 @@ import json
 import math
 import re
 import time
-from collections.abc import AsyncIterator
 
 FAULTS = (
     "http_500", "http_503", "drop", "stall", "truncate", "cut_chunk", "garbage", "error_in_stream", "empty",
@@ -28,6 +27,7 @@ FAULTS = (
 NOW_AND_THEN = {"http_500", "http_503", "drop", "stall", "truncate", "cut_chunk", "garbage", "error_in_stream", "empty"}
 KEY = "sk-mock-secret"
 BLOCK = 16
+CUT = b"50\r\ndata: {"  # the beginning of a chunk whose end never comes
 
 
 class Refused(Exception):
@@ -159,7 +159,6 @@ class MockEngine:
             reply = {"choices": [{"text": "word " * num_output, "finish_reason": "length"}], "usage": usage}
             self.whole(writer, 200, "application/json", json.dumps(reply).encode())
             return
-        with_usage = "no_usage" not in faults and (request.get("stream_options") or {}).get("include_usage")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         self.waiting += 1
         async with self.slots:
@@ -167,75 +166,104 @@ class MockEngine:
             self.running += 1
             try:
                 first_s = self.options.ttft_ms + self.options.ms_per_prompt_token * (num_prompt - cached)
-                async for payload in self.payloads(num_output, first_s / 1e3, chat, faults):
-                    if not await self.send(writer, payload, faults):
-                        return
-                self.output_tokens += num_output
+                script = self.script(num_output, first_s / 1e3, chat, faults)
+                if "odd_sse" in faults:
+                    await self.play_oddly(writer, script)
+                elif not await Player(writer, script, self.options.stamp, self.lateness_s).ended:
+                    return
             finally:
                 self.running -= 1
-        if with_usage:
-            await self.send(writer, json.dumps({"choices": [], "usage": usage}).encode(), faults)
+        self.output_tokens += num_output
+        last = []
+        if "no_usage" not in faults and (request.get("stream_options") or {}).get("include_usage"):
+            last.append(json.dumps({"choices": [], "usage": usage}).encode())
         if "no_done" not in faults:
-            await self.send(writer, b"[DONE]", faults)
+            last.append(b"[DONE]")
+        await self.play_oddly(writer, [(0.0, event) for event in last], odd="odd_sse" in faults)
         writer.write(b"0\r\n\r\n")
 
-    async def payloads(self, num_output: int, first_s: float, chat: bool, faults: set[str]) -> AsyncIterator[bytes]:
-        """The events of an answer, each at its moment."""
-        start = time.perf_counter()
-        if chat:
-            yield b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}'
-        template = b'{"choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":%s}]}'
-        if not chat:
-            template = template.replace(b'"delta":{"content":" word"}', b'"text":" word"')
-        if "empty" in faults:
-            template = template.replace(b" word", b"")
-        if "reasoning" in faults:
-            template = template.replace(b"content", b"reasoning_content")
-        template = template.replace(
-            b'{"choices"', b'{"id":"cmpl-mock","object":"text_completion","model":"mock","choices"'
-        )
+    def script(self, num_output: int, first_s: float, chat: bool, faults: set[str]) -> list[tuple[float, bytes]]:
+        """The events of an answer, each with its moment after the start; an empty one means: close the connection."""
+        itl_s = self.options.itl_ms / 1e3
+        text = b" word" if "empty" not in faults else b""
+        field = b"reasoning_content" if "reasoning" in faults else b"content"
+        piece = b'"delta":{"%s":"%%s"}' % field if chat else b'"text":"%s"'
+        event = b'{"id":"cmpl-mock","object":"chunk","model":"mock","choices":[{"index":0,' + piece
+        middle, end = b',"logprobs":null,"finish_reason":null}]}', b',"logprobs":null,"finish_reason":"length"}]}'
         if "one_piece" in faults:
-            await sleep_until(start + first_s + (num_output - 1) * self.options.itl_ms / 1e3)
-            yield template.replace(b" word", b" word" * num_output) % b'"length"'
-            return
-        for token in range(num_output):
-            due = start + first_s + token * self.options.itl_ms / 1e3
-            await sleep_until(due)
-            if token == 0:
-                self.lateness_s.append(time.perf_counter() - due)
-            if token == self.options.fault_after:
-                if "stall" in faults:
-                    await asyncio.sleep(3600)
-                if "garbage" in faults:
-                    yield b'{"choices":[{"te'
-                if "error_in_stream" in faults:
-                    yield b'{"error":{"message":"the engine core died","code":500}}'
-                if "truncate" in faults:
-                    yield b""
-            yield template % (b'"length"' if token == num_output - 1 else b"null")
+            return [(first_s + (num_output - 1) * itl_s, event % (text * num_output) + end)]
+        events = [(first_s + token * itl_s, event % text + middle) for token in range(num_output)]
+        events[-1] = (events[-1][0], event % text + end)
+        if chat:
+            role = b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}'
+            events.insert(0, (0.0, role))
+        at_s, cut = events[min(self.options.fault_after, len(events) - 1)][0], self.options.fault_after
+        if "stall" in faults:
+            events[cut:] = [(3600.0, b"")]
+        if "garbage" in faults:
+            events.insert(cut, (at_s, b'{"choices":[{"te'))
+        if "error_in_stream" in faults:
+            events.insert(cut, (at_s, b'{"error":{"message":"the engine core died","code":500}}'))
+        if "truncate" in faults:
+            events[cut:] = [(at_s, b"")]
+        if "cut_chunk" in faults:
+            events[-1] = (events[-1][0], CUT)
+        return events
 
-    async def send(self, writer: asyncio.StreamWriter, payload: bytes, faults: set[str]) -> bool:
-        """One event in one HTTP chunk. ``False``: the fault asked for wants the connection closed now."""
-        if not payload or writer.is_closing():
-            return False
-        if "odd_sse" in faults:
+    async def play_oddly(
+        self, writer: asyncio.StreamWriter, script: list[tuple[float, bytes]], odd: bool = True
+    ) -> None:
+        """CRLF, comments, other fields, no space after the colon, and chunks cut anywhere; or, where not odd, plain."""
+        start = time.perf_counter()
+        for at_s, payload in script:
+            await asyncio.sleep(max(0.0, start + at_s - time.perf_counter()))
+            if not odd:
+                writer.write(chunk(b"data: " + payload + b"\n\n"))
+                continue
             event = b": ping\r\n\r\nevent: message\r\ndata:" + payload + b"\r\n\r\n"
             for at in range(0, len(event), 7):
-                piece = event[at : at + 7]
-                writer.write(b"%x;odd=1\r\n%s\r\n" % (len(piece), piece))
+                writer.write(chunk(event[at : at + 7], b";odd=1"))
                 await asyncio.sleep(0)
-            return True
-        event = b"data: " + payload + b"\n\n"
-        if "cut_chunk" in faults and b'"length"' in payload:
-            writer.write(b"%x\r\n%s" % (len(event), event[:10]))
-            return False
-        writer.write(b"%x\r\n%s\r\n" % (len(event), event))
-        return True
 
 
-async def sleep_until(due: float) -> None:
-    while (left := due - time.perf_counter()) > 0:
-        await asyncio.sleep(left)
+class Player:
+    """Writes the events of a script at their moments. Callbacks instead of a task: cheap enough for 200 streams."""
+
+    def __init__(
+        self, writer: asyncio.StreamWriter, script: list[tuple[float, bytes]], stamp: bool, lateness_s: list[float]
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[bool] = self.loop.create_future()
+        self.writer, self.script, self.stamp, self.lateness_s = writer, script, stamp, lateness_s
+        self.start, self.at = self.loop.time(), 0
+        self.wait()
+
+    def wait(self) -> None:
+        self.loop.call_at(self.start + self.script[self.at][0], self.play)
+
+    def play(self) -> None:
+        due, payload = self.script[self.at]
+        if self.ended.done():  # cancelled
+            return
+        if self.at == 0:
+            self.lateness_s.append(self.loop.time() - self.start - due)
+        if not payload or payload == CUT or self.writer.is_closing():
+            self.writer.write(payload)
+            self.ended.set_result(False)
+            return
+        if self.stamp:
+            payload = payload.replace(b"{", b'{"sent_s":%.7f,' % time.perf_counter(), 1)
+        self.writer.write(chunk(b"data: " + payload + b"\n\n"))
+        self.at += 1
+        if self.at == len(self.script):
+            self.ended.set_result(True)
+        else:
+            self.wait()
+
+
+def chunk(data: bytes, extension: bytes = b"") -> bytes:
+    """One chunk of an HTTP body."""
+    return b"%x%s\r\n%s\r\n" % (len(data), extension, data)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -251,6 +279,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fault", action="append", choices=FAULTS, default=[])
     parser.add_argument("--every", type=int, default=1, help="every n-th request has the fault, where it can be so")
     parser.add_argument("--fault-after", type=int, default=2, help="tokens sent before the fault")
+    parser.add_argument("--stamp", action="store_true", help="tell in each event when it was written")
     return parser.parse_args(arguments)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
+import ssl
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,7 @@ from model_optimizer.errors import ServerUnusable, SpecInvalid
 from model_optimizer.loadgen.client import Client, EventStream, Reply, Shot
 from model_optimizer.loadgen.http import Address, BadAnswer, Exchange, clock, render_head
 from tests.loadgen.conftest import mock_in_loop, serving
-from tests.mock_engine import KEY
+from tests.mock_engine import KEY, MockEngine, parse
 
 BODY = {"model": "mock", "prompt": "some words here", "max_tokens": 5, "stream": True, "ignore_eos": True}
 USAGE = {"stream_options": {"include_usage": True}}
@@ -140,6 +143,32 @@ def test_https_on_a_plain_port_is_an_error_of_that_kind() -> None:
     assert (shot.error or "").startswith("tls: ")
 
 
+def test_https_with_a_certificate_the_machine_trusts(tmp_path, monkeypatch) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    flags = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([openssl, *flags, *names], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def main() -> Shot:
+        engine = MockEngine(parse(["--ttft-ms", "20", "--itl-ms", "5"]))
+        server = await asyncio.start_server(engine.connection, "127.0.0.1", 0, ssl=context)
+        address = Address.parse(f"https://localhost:{server.sockets[0].getsockname()[1]}")
+        async with serving(server), Client(address) as client:
+            return await shoot(client)
+
+    assert (asyncio.run(main()).error or "").startswith("tls: ")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    shot = asyncio.run(main())
+    assert shot.error is None
+    assert (len(shot.chunk_s), shot.output_tokens) == (5, 5)
+    assert shot.chunk_s[0] - shot.sent_s >= 0.020
+
+
 def test_an_unknown_host_is_told_at_once() -> None:
     async def main() -> None:
         async with Client(Address.parse("http://no-such-host.invalid:1")):
@@ -229,9 +258,11 @@ def test_chunked_bodies_do_not_depend_on_how_they_were_cut(cuts) -> None:
     got = bytearray()
 
     async def main() -> str | None:
-        exchange = Exchange(b"", lambda piece, _: got.extend(piece), set())
+        buffer = memoryview(bytearray(1000))
+        exchange = Exchange(b"", lambda piece, _: got.extend(piece), open_ones=set(), buffer=buffer)
         for a, b in itertools.pairwise(edges):
-            exchange.data_received(body[a:b])
+            exchange.get_buffer(-1)[: b - a] = body[a:b]
+            exchange.buffer_updated(b - a)
         assert exchange.ended.done()
         return exchange.error
 

@@ -27,6 +27,7 @@ Api = Literal["completions", "chat"]
 PATHS: dict[Api, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 CONNECT_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 1 << 24
+BUFFER_BYTES = 1 << 16
 _OUTPUT_FIELDS = ("content", "reasoning_content", "reasoning", "tool_calls")
 
 
@@ -153,6 +154,7 @@ class Client:
         self._timeout_s = timeout_s
         self._ip = address.host
         self._open: set[Exchange] = set()
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     async def __aenter__(self) -> Client:
         """Look the name up once: doing it for every request would be part of every TTFT."""
@@ -175,7 +177,7 @@ class Client:
                 raise BadAnswer("malformed: the answer is longer than 16 MiB")
 
         request = render_head(self._address, "GET", path, self._headers) + b"\r\n\r\n"
-        exchange = Exchange(request, on_body, self._open)
+        exchange = Exchange(request, on_body, open_ones=self._open, buffer=self._buffer)
         error = await self._run(exchange, timeout_s)
         kind = exchange.headers.get("content-type", "")
         return Reply(exchange.status, kind, bytes(body), self._without_secret(error))
@@ -199,7 +201,7 @@ class Client:
         data = orjson.dumps(body)
         headers = {**self._headers, "Content-Type": "application/json", "Content-Length": str(len(data))}
         request = render_head(self._address, "POST", path, headers) + b"\r\n\r\n" + data
-        exchange = Exchange(request, on_body, self._open)
+        exchange = Exchange(request, on_body, open_ones=self._open, buffer=self._buffer)
         error = await self._run(exchange, self._timeout_s)
         shot.sent_s = exchange.sent_s or clock()
         shot.end_s = clock()

@@ -7,6 +7,7 @@ import gc
 import re
 import resource
 import secrets
+import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,7 +19,9 @@ from model_optimizer.metrics.loads import summarize
 from model_optimizer.records.base import Emit, Record
 from model_optimizer.records.measurement import LoadResult, RequestTrace
 from model_optimizer.records.workload import SLO, Load, TrafficProfile
+from model_optimizer.units import format_seconds
 
+SLOW_CONNECT_S = 0.002
 OVERLOADED = 0.9
 """Served / arrived below this: the queue was growing."""
 
@@ -134,6 +137,10 @@ def _remarks(
         found = result.mean_output_tokens
         mean = "" if found is None else f" ({found:.0f} tokens on average, up to {traffic.output_tokens} asked)"
         yield f"the server does not accept ignore_eos: answers end where the model ends them{mean}"
+    if level.counted and result.ttft_s is not None:
+        connect_s = statistics.median(trace.sent_s - trace.scheduled_s for trace in level.counted)
+        if connect_s > max(SLOW_CONNECT_S, 0.05 * result.ttft_s.p50):
+            yield f"{format_seconds(connect_s)} of TTFT (median) are the connection's set-up"
     if load.rate_per_s is not None and level.window.length_s > 0:
         arrived_per_s = len(level.counted) / level.window.length_s
         if result.request_rate_per_s < OVERLOADED * arrived_per_s:

@@ -29,7 +29,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def distribution(samples: Sequence[float]) -> Distribution | None:
-    """Summary of raw samples, in their unit; ``None`` where there are none. ``stdev`` is that of the samples (n − 1)."""
+    """Summary of raw samples, in their unit; ``None`` where there are none. ``stdev`` divides by n − 1."""
     if not samples:
         return None
     ordered = sorted(samples)

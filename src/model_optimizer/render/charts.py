@@ -55,6 +55,8 @@ def time_chart(manifest: RunManifest, series: tuple[Series, ...]) -> Chart:
     remembered = sum(r.status == "remembered" for r in manifest.stages)
     spent = words.seconds(sum(r.seconds for r in manifest.stages))
     how = f"{words.counted(len(manifest.stages), 'step')}, {spent} spent; {remembered} remembered (outlined)."
+    if remembered == len(manifest.stages):
+        how = f"{words.counted(remembered, 'step')}, all remembered from earlier: nothing was computed again."
     return Chart("time", title, how, "", "timeline", data, Table(head, table))
 
 

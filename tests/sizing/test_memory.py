@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from model_optimizer.records.knowledge import SchemeSpec
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.sizing import Parallelism
-from model_optimizer.sizing.memory import EngineMemory, kv_bytes_per_token_per_gpu, plan_memory, weight_terms
+from model_optimizer.sizing.memory import (
+    EngineMemory,
+    explain_memory,
+    kv_bytes_per_token_per_gpu,
+    plan_memory,
+    weights_by_class,
+)
 from tests.sizing import models
 
 GIB = 2**30
@@ -61,7 +67,7 @@ def test_the_models_have_their_published_size(spec: ModelSpec, billions: float):
 
 def test_weights_in_fp8_keep_embeddings_head_and_norms():
     spec = models.LLAMA_31_8B
-    total = sum(term.value for term in weight_terms(spec, FP8, Parallelism()))
+    total = sum(weights_by_class(spec, FP8, Parallelism()).values())
     kept = 2 * 128256 * 4096 * 2 + 65 * 4096 * 2
     blocks = 32 * (4096 * 128 * 2 * (32 + 8) + 3 * 4096 * 14336)
     assert total == kept + blocks
@@ -69,12 +75,12 @@ def test_weights_in_fp8_keep_embeddings_head_and_norms():
 
 def test_tensor_parallel_divides_matrices_and_replicates_norms():
     spec = models.MIXTRAL
-    one = {t.name: t.value for t in weight_terms(spec, None, Parallelism())}
-    four = {t.name: t.value for t in weight_terms(spec, None, Parallelism(tensor=4))}
-    assert four["weights: experts"] == one["weights: experts"] / 4
-    assert four["weights: embeddings"] == one["weights: embeddings"] / 4
-    assert four["weights: norms"] == one["weights: norms"]
-    assert four["weights: router"] == one["weights: router"]
+    one = weights_by_class(spec, None, Parallelism())
+    four = weights_by_class(spec, None, Parallelism(tensor=4))
+    assert four["experts"] == one["experts"] / 4
+    assert four["embeddings"] == one["embeddings"] / 4
+    assert four["norms"] == one["norms"]
+    assert four["router"] == one["router"]
 
 
 @pytest.mark.parametrize(("tensor", "share"), [(1, 1), (2, 1 / 2), (8, 1 / 8), (16, 1 / 8)])
@@ -95,9 +101,16 @@ def test_an_8b_on_24_gib():
     assert plan.usable_bytes == pytest.approx(0.92 * 24 * GIB)
     assert plan.kv_tokens == int(plan.kv_bytes / 131072)
     assert plan.max_sequences == int(plan.kv_bytes / (131072 * 2048))
-    by_name = {t.name: t.value for t in plan.terms}
-    rest = by_name["activations"] + by_name["CUDA graphs"] + by_name["runtime"]
+    rest = plan.activation_bytes + plan.graph_bytes + plan.runtime_bytes
     assert plan.kv_bytes == pytest.approx(plan.usable_bytes - plan.weight_bytes - rest)
+
+
+def test_the_explanation_adds_up():
+    plan = plan_memory(models.LLAMA_31_8B, total_bytes=24 * GIB, engine=VLLM, scheme=FP8)
+    lines = {term.name: term.value for term in explain_memory(models.LLAMA_31_8B, plan, VLLM, FP8)}
+    taken = sum(value for name, value in lines.items() if name.startswith("weights: "))
+    taken += lines["activations"] + lines["CUDA graphs"] + lines["runtime"]
+    assert lines["KV cache"] == pytest.approx(lines["usable"] - taken)
 
 
 def test_a_32b_in_bf16_does_not_fit_24_gib_and_says_by_how_much():

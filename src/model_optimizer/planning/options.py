@@ -124,7 +124,7 @@ def _with_split(
     refusal = _memory_refusal(ask, deployment, memory)
     if refusal is not None:
         return refusal
-    weights = {t.name.removeprefix("weights: "): t.value for t in memory.terms if t.name.startswith("weights: ")}
+    weights = memory.weights
     hardware = device(ask.gpu, flops)
     replica = Replica(
         ask.model,
@@ -218,4 +218,5 @@ def _start_args(engine: EngineFacts, deployment: Deployment, slots: int) -> dict
         return {}
     context = deployment.max_model_len * (slots if engine.id == "llama.cpp" else 1)  # llama.cpp shares one context
     ranks = deployment.parallelism.tensor
-    return {names[0]: context, names[1]: slots} | ({names[2]: ranks} if ranks > 1 else {})
+    args: dict[str, str | int | float | bool] = {names[0]: context, names[1]: slots}
+    return {**args, names[2]: ranks} if ranks > 1 else args

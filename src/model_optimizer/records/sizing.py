@@ -45,7 +45,7 @@ class MemoryPlan(Record):
     kv_tokens: int
     longest_context: int
     max_sequences: int
-    terms: tuple[Term, ...] = ()
+    weights: dict[str, float] = {}
 
     @property
     def weights_fit(self) -> bool:
@@ -73,4 +73,3 @@ class SpeedEstimate(Record):
     tpot_floor_s: float
     ttft_floor_s: float
     binds: str
-    terms: tuple[Term, ...] = ()

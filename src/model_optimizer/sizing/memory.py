@@ -32,33 +32,29 @@ class EngineMemory(NamedTuple):
     origin: str
 
 
-def weight_terms(model: ModelSpec, scheme: SchemeSpec | None, split: Parallelism) -> tuple[Term, ...]:
+def weights_by_class(model: ModelSpec, scheme: SchemeSpec | None, split: Parallelism) -> dict[str, float]:
     """Bytes of each class of weights on the fullest GPU; ``scheme`` ``None`` keeps the checkpoint as it is.
 
     Tensor parallelism divides matrices and embeddings, replicates norms and routers; experts are divided by tensor ×
     expert ranks; pipeline stages hold ⌈layers / stages⌉ layers, and the first or last of them the embeddings or head.
     """
-    terms = []
+    stage = math.ceil(model.num_layers / split.pipeline) / model.num_layers
+    found = {}
     for item in model.weight_classes:
-        per_parameter = item.weight_bytes / max(1, item.parameters)
-        how = f"{per_parameter:.3g} B a parameter as stored"
-        if scheme is not None:
-            bits = 16.0 if item.name in KEPT_IN_16_BITS and scheme.checkpoint != "gguf" else scheme.weight_bits
-            per_parameter, how = bits / 8, f"{bits:g} bits a parameter ({scheme.id})"
-        ranks = 1 if item.name in REPLICATED else split.tensor
-        if item.name == "experts":
-            ranks = split.tensor * split.expert
-        layers = (
-            1.0
-            if item.name in ("embeddings", "head")
-            else math.ceil(model.num_layers / split.pipeline) / model.num_layers
-        )
-        value = item.parameters * per_parameter / ranks * layers
-        formula = f"{item.parameters:,} parameters · {how}" + (f" / {ranks} ranks" if ranks > 1 else "")
-        terms.append(
-            Term(name=f"weights: {item.name}", value=value, unit="B", formula=formula, origin="safetensors headers")
-        )
-    return tuple(terms)
+        if scheme is None:
+            total = float(item.weight_bytes)
+        else:
+            kept = item.name in KEPT_IN_16_BITS and scheme.checkpoint != "gguf"
+            total = item.parameters * (16.0 if kept else scheme.weight_bits) / 8
+        share = 1.0 if item.name in ("embeddings", "head") else stage
+        found[item.name] = total * share / _ranks(item.name, split)
+    return found
+
+
+def _ranks(name: str, split: Parallelism) -> int:
+    if name in REPLICATED:
+        return 1
+    return split.tensor * (split.expert if name == "experts" else 1)
 
 
 def kv_bytes_per_token_per_gpu(model: ModelSpec, split: Parallelism, bytes_per_element: float) -> float:
@@ -87,8 +83,8 @@ def plan_memory(
     elements of 2 bytes (residual, normed input, attention output and the gated MLP's two halves), plus 4-byte logits of
     ``max_num_seqs`` rows over the vocabulary.
     """
-    weights = weight_terms(model, scheme, split)
-    weight_bytes = sum(term.value for term in weights)
+    weights = weights_by_class(model, scheme, split)
+    weight_bytes = sum(weights.values())
     width = 4 * model.hidden_size + 2 * (model.intermediate_size or 4 * model.hidden_size) / split.tensor
     activations = engine.max_batched_tokens * width * 2 + min(max_num_seqs, 1024) * model.vocab_size * 4
     taken = weight_bytes + activations + engine.graph_bytes + engine.runtime_bytes
@@ -101,20 +97,6 @@ def plan_memory(
     window = model.sliding_window or 1
     one_sequence = per_token * live_tokens + fixed * min(1.0, live_tokens / window)
     sequences = int(kv_bytes / one_sequence) if kv_bytes > 0 and one_sequence else 0
-    rest = (
-        (
-            "activations",
-            activations,
-            f"{engine.max_batched_tokens} tokens · {width:.0f} elements · 2 B + logits",
-            engine.origin,
-        ),
-        ("CUDA graphs", engine.graph_bytes, "estimate", engine.origin),
-        ("runtime", engine.runtime_bytes, "context, allocator, communication", engine.origin),
-        ("usable", usable, f"{engine.share:.2f} of {engine.share_of.replace('_', ' ')}", engine.origin),
-        ("KV cache", kv_bytes, "usable − weights − activations − graphs − runtime", "arithmetic"),
-        ("KV per token", per_token, f"{model.attention}, {kv_bytes_per_element:g} B an element", "config.json"),
-    )
-    terms = (*weights, *(Term(name=n, value=v, unit="B", formula=f, origin=o) for n, v, f, o in rest))
     return MemoryPlan(
         usable_bytes=usable,
         weight_bytes=weight_bytes,
@@ -126,8 +108,25 @@ def plan_memory(
         kv_tokens=kv_tokens,
         longest_context=min(model.max_position_embeddings, longest),
         max_sequences=max(0, sequences),
-        terms=terms,
+        weights=weights,
     )
+
+
+def explain_memory(
+    model: ModelSpec, plan: MemoryPlan, engine: EngineMemory, scheme: SchemeSpec | None
+) -> tuple[Term, ...]:
+    """The arithmetic of a plan, line by line."""
+    stored = "as stored" if scheme is None else f"{scheme.weight_bits:g} bits where {scheme.id} quantizes, else 16"
+    rows = (
+        *((f"weights: {name}", value, stored, "headers") for name, value in plan.weights.items()),
+        ("activations", plan.activation_bytes, f"{engine.max_batched_tokens} tokens a step, and logits", engine.origin),
+        ("CUDA graphs", plan.graph_bytes, "estimate", engine.origin),
+        ("runtime", plan.runtime_bytes, "context, allocator, communication", engine.origin),
+        ("usable", plan.usable_bytes, f"{engine.share:.2f} of {engine.share_of.replace('_', ' ')}", engine.origin),
+        ("KV cache", plan.kv_bytes, "usable − weights − activations − graphs − runtime", "arithmetic"),
+        ("KV per token", plan.kv_bytes_per_token, model.attention, "config.json"),
+    )
+    return tuple(Term(name=n, value=v, unit="B", formula=f, origin=o) for n, v, f, o in rows)
 
 
 def _usable(total_bytes: float, taken: float, engine: EngineMemory) -> float:

@@ -73,7 +73,7 @@ def touched_share(model: ModelSpec, tokens: float) -> float:
 
 
 class Speed(NamedTuple):
-    """One load's prediction as plain numbers, seconds; ``extra_s`` is what a prefill adds to other users' decode steps."""
+    """One load's prediction as plain numbers; ``extra_s`` is what a prefill adds to other users' decode steps."""
 
     ttft_s: float
     tpot_s: float
@@ -107,21 +107,29 @@ class Replica:
         self.dense_bytes = sum(weight_bytes.values()) - self.expert_bytes - table
 
     def weights_read(self, tokens: float) -> float:
-        """Bytes of weights that a step of ``tokens`` reads on one GPU: all but the embedding table, experts as touched."""
+        """Bytes of weights that a step of ``tokens`` reads on one GPU: no embedding table, experts as touched."""
         return self.dense_bytes + self.expert_bytes * touched_share(self.model, tokens)
 
-    def decode_step_s(self, batch: float, context: float) -> tuple[float, str]:
-        """Seconds of one decode step of ``batch`` sequences at ``context`` tokens each, and what binds it.
+    def decode_step_s(self, batch: float, context: float) -> float:
+        """Seconds of one decode step of ``batch`` sequences at ``context`` tokens each.
 
         Weights are read once a step, the KV cache once a sequence; each token costs 2 · active parameters FLOP. Two
         all-reduces a layer move 2 (n−1)/n · batch · hidden · 2 bytes over the link (ring).
         """
-        weights = self.weights_read(batch) / self.bandwidth
-        kv = batch * context * self.kv_bytes_per_token / self.bandwidth
+        moved = self.weights_read(batch) + batch * context * self.kv_bytes_per_token
         compute = batch * 2 * self.active / self.rate
-        link = self._allreduce_s(batch)
-        parts = {"weights": weights, "KV cache": kv, "compute": compute, "link": link, "overhead": self.overhead_s}
-        return max(weights + kv, compute) + link + self.overhead_s, max(parts, key=lambda name: parts[name])
+        return max(moved / self.bandwidth, compute) + self._allreduce_s(batch) + self.overhead_s
+
+    def binds(self, batch: float, context: float) -> str:
+        """What a decode step waits for most: weights, KV cache, compute, link or overhead."""
+        parts = {
+            "weights": self.weights_read(batch) / self.bandwidth,
+            "KV cache": batch * context * self.kv_bytes_per_token / self.bandwidth,
+            "compute": batch * 2 * self.active / self.rate,
+            "link": self._allreduce_s(batch),
+            "overhead": self.overhead_s,
+        }
+        return max(parts, key=lambda name: parts[name])
 
     def prefill_s(self, tokens: float) -> float:
         """Seconds to read a prompt, never faster than reading the weights once.
@@ -136,13 +144,13 @@ class Replica:
     def at(self, load: Load) -> Speed:
         """The steady state of ``load.concurrency`` users who each wait for their answer.
 
-        A request takes its prefill and ``output_tokens`` decode steps; while it decodes, the prefills of the other users
+        A request takes its prefill and ``output_tokens`` decode steps; while it decodes, the prefills of the others
         take their turns. With c users, t_p a prefill, t_d a decode step of c sequences and t_x what a prefill adds to a
         step (it shares the reading of the weights): TPOT = t_d + (c − 1) · t_x / output_tokens; TTFT = t_p + t_d + half
         of the prefills due during one step; requests a second = c / (TTFT + output_tokens · TPOT).
         """
         users, answers = max(1.0, load.concurrency), max(1.0, load.output_tokens)
-        step, _ = self.decode_step_s(users, load.live_tokens)
+        step = self.decode_step_s(users, load.live_tokens)
         prefill = self.prefill_s(load.prompt_tokens)
         weights = self.weights_read(load.prompt_tokens) / self.bandwidth
         extra = max(0.2 * prefill, prefill - weights - self.how.step_overhead_s)
@@ -168,10 +176,9 @@ class Replica:
             output_tokens_per_s=self._span(speed.request_rate_per_s * load.output_tokens),
             request_rate_per_s=self._span(speed.request_rate_per_s),
             tokens_per_s_per_user=self._span(1 / speed.tpot_s),
-            tpot_floor_s=ideal.decode_step_s(1, load.live_tokens)[0],
+            tpot_floor_s=ideal.decode_step_s(1, load.live_tokens),
             ttft_floor_s=ideal.prefill_s(load.prompt_tokens),
-            binds=self.decode_step_s(max(1.0, load.concurrency), load.live_tokens)[1],
-            terms=self._terms(load, speed),
+            binds=self.binds(max(1.0, load.concurrency), load.live_tokens),
         )
 
     def _allreduce_s(self, tokens: float) -> float:
@@ -185,15 +192,17 @@ class Replica:
         spread = 1 + self.how.spread
         return Span(low=value / spread, value=value, high=value * spread)
 
-    def _terms(self, load: Load, speed: Speed) -> tuple[Term, ...]:
-        how, device, read = self.how, self.device, self.weights_read(load.concurrency)
-        matrix = device.flops * how.compute
+    def explain(self, load: Load) -> tuple[Term, ...]:
+        """The arithmetic at this load, line by line."""
+        how, device, read, speed = self.how, self.device, self.weights_read(load.concurrency), self.at(load)
+        bandwidth = f"{how.bandwidth:.2f} of {device.bandwidth_bytes_s:.4g}"
+        users = f"{load.concurrency:g} sequences of {load.live_tokens:.0f} tokens"
         rows = (
             ("active parameters", self.active, "", "matrices a token meets", "headers"),
             ("weights read a step", read, "B", "all but the embedding table, experts as touched", "arithmetic"),
-            ("memory bandwidth", self.bandwidth, "B/s", f"{how.bandwidth:.2f} of {device.bandwidth_bytes_s:.4g}", how.origin),
-            ("matrix rate", matrix, "FLOP/s", f"{how.compute:.2f} of {device.flops:.4g}", how.origin),
-            ("decode step", speed.step_s, "s", f"{load.concurrency:g} sequences of {load.live_tokens:.0f} tokens", "arithmetic"),
+            ("memory bandwidth", self.bandwidth, "B/s", bandwidth, how.origin),
+            ("matrix rate", self.rate, "FLOP/s", f"{how.compute:.2f} of {device.flops:.4g} a GPU", how.origin),
+            ("decode step", speed.step_s, "s", users, "arithmetic"),
             ("prefill", speed.prefill_s, "s", f"{load.prompt_tokens:.0f} tokens", "arithmetic"),
             ("prefill inside decode steps", speed.extra_s, "s", "what a chunk adds to a step", "arithmetic"),
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from model_optimizer.errors import HostError, UnknownName
 from model_optimizer.host.checkpoint import read_checkpoint
 from model_optimizer.host.hub import resolve_model
 from model_optimizer.host.probe import probe_host
-from model_optimizer.host.toolenv import Toolbox
+from model_optimizer.host.toolenv import Toolbox, ToolStatus
 from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
 from model_optimizer.metrics.goodput import judge
 from model_optimizer.pipeline import optimize
@@ -32,17 +32,22 @@ from model_optimizer.store.journal import Journal, find_run, now, read_manifest,
 from model_optimizer.store.objects import Store, make_folder, write_atomically
 
 
+Ask = Callable[[ToolStatus], bool]
+
+
 def home() -> Path:
     """Where everything lives: ``MODEL_OPTIMIZER_HOME``, else ``~/.model-optimizer``."""
     return Path(os.environ.get("MODEL_OPTIMIZER_HOME") or Path.home() / ".model-optimizer").expanduser().absolute()
 
 
-def toolbox(show: Emit, overrides: Mapping[str, ToolConfig] | None = None) -> Toolbox:
-    """The tool environments of this home."""
-    return Toolbox(home() / "tools", overrides=dict(overrides or {}), emit=show)
+def toolbox(show: Emit, overrides: Mapping[str, ToolConfig] | None = None, ask: Ask | None = None) -> Toolbox:
+    """The tool environments of this home; ``ask`` is called before one is built that nobody asked for by name."""
+    return Toolbox(home() / "tools", overrides=dict(overrides or {}), emit=show, ask=ask)
 
 
-def run(spec: RunSpec, *, show: Emit, output_dir: Path | None = None, remeasure: bool = False) -> RunManifest:
+def run(
+    spec: RunSpec, *, show: Emit, output_dir: Path | None = None, remeasure: bool = False, ask: Ask | None = None
+) -> RunManifest:
     """The whole pipeline. Raises ``ModelOptimizerError``; what was finished before is kept and found again."""
     place = home()
     host = target_host(spec.gpu, place)
@@ -53,7 +58,7 @@ def run(spec: RunSpec, *, show: Emit, output_dir: Path | None = None, remeasure:
     manifest = RunManifest(run_id=folder.name, started_at=now(), spec=spec, product_version=__version__, host=host)
     ctx = Context(
         store=Store(place, show),
-        toolbox=toolbox(show, spec.tools),
+        toolbox=toolbox(show, spec.tools, ask),
         host=host,
         journal=journal,
         manifest=manifest,

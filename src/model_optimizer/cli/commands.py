@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from model_optimizer import api
 from model_optimizer.cli import show
 from model_optimizer.cli.progress import ProgressView
+from model_optimizer.cli.tools import may_install
 from model_optimizer.kb.traffic import traffic_profiles
 from model_optimizer.records.run import RunSpec
 from model_optimizer.records.workload import SLO
@@ -34,7 +36,8 @@ def run_command(
     """Exit 0 where a winner meets the SLO, 1 where none does."""
     spec = request(model, flags, demo=demo)
     with ProgressView(quiet=json) as view:
-        manifest = api.run(spec, show=view, output_dir=output_dir, remeasure=remeasure)
+        ask = None if demo or json else partial(may_install, view)
+        manifest = api.run(spec, show=view, output_dir=output_dir, remeasure=remeasure, ask=ask)
     if json:
         print(manifest.to_json().decode())
     else:

@@ -40,6 +40,14 @@ class ProgressView:
     ) -> None:
         self._progress.stop()
 
+    def pause(self) -> None:
+        """Take the bar away, for a question."""
+        self._progress.stop()
+
+    def resume(self) -> None:
+        """Show the bar again."""
+        self._progress.start()
+
     def __call__(self, kind: str, **fields: object) -> None:
         """Show one event; kinds that nobody needs to see are passed over."""
         show = getattr(self, f"_on_{kind}", None)
@@ -53,7 +61,7 @@ class ProgressView:
         self._stage = f"{stage} {subject}"
         self._progress.reset(self._task, total=None, description=escape(self._stage), count="", visible=True)
 
-    def _on_progress(self, what: str, done: float = 0, total: float | None = None, unit: str = "") -> None:
+    def _on_progress(self, what: str, done: float = 0, total: float | None = None, unit: str = "", **_: object) -> None:
         description = f"{self._stage}: {what}" if self._stage else what
         self._progress.update(
             self._task,

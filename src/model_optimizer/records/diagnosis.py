@@ -57,11 +57,19 @@ class CauseSource(Record):
 
 
 class CauseSample(Record):
-    """A log that this entry must recognise: the tests run it. ``evidence`` is part of the line that must be shown."""
+    """A log that this entry must recognise: the tests run it. ``evidence`` is part of the line that must be shown.
+
+    A plain text is a log of one line, which is the evidence.
+    """
 
     log: str
     evidence: str
     facts: dict[str, str] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_line(cls, value: object) -> object:
+        return {"log": value, "evidence": value.strip()} if isinstance(value, str) else value
 
 
 class Cause(Record):

@@ -76,8 +76,8 @@ class Baseline(Record):
 class StageRecord(Record):
     """One step of a run: run, or remembered from an earlier one.
 
-    ``seconds`` is the time spent in this run (next to nothing where remembered); ``first_seconds`` what it took when it was
-    computed, where that is known.
+    ``seconds`` is the time spent in this run (next to nothing where remembered); ``first_seconds`` what it took when
+    it was computed, where that is known.
     """
 
     stage: str

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from model_optimizer.errors import ModelOptimizerError
 from model_optimizer.host.jobs import JobResult, run_job
@@ -102,7 +102,7 @@ class Context:
                 entry = None if fresh else self.store.get(key)  # another run may have made it while we waited
                 if entry is None:
                     return self._compute(stage, inputs, subject, key)
-        self._record(stage.NAME, subject, key, "remembered", 0.0)
+        self._record(stage.NAME, subject, key, "remembered", 0.0, first_seconds=entry.seconds)
         return stage.OUTPUT.model_validate(entry.result)
 
     def job(self, job: Job, work: Work, *, target: Path | None = None) -> JobResult:
@@ -154,10 +154,24 @@ class Context:
         return result
 
     def _record(
-        self, stage: str, subject: str, key: str, status: str, seconds: float, error: ModelOptimizerError | None = None
+        self,
+        stage: str,
+        subject: str,
+        key: str,
+        status: Literal["run", "remembered", "failed"],
+        seconds: float,
+        *,
+        first_seconds: float | None = None,
+        error: ModelOptimizerError | None = None,
     ) -> None:
-        record = StageRecord.model_validate(
-            {"stage": stage, "subject": subject, "key": key, "status": status, "seconds": seconds, "when": now()}
+        record = StageRecord(
+            stage=stage,
+            subject=subject,
+            key=key,
+            status=status,
+            seconds=seconds,
+            when=now(),
+            first_seconds=first_seconds,
         )
         self.update(stages=(*self.manifest.stages, record))
         detail = {} if error is None else {"error": error.as_dict()}

@@ -34,7 +34,9 @@ def build(name: str, requirements: Sequence[str], folder: Path, *, log: Path, em
     Nothing is compiled and nothing resolved beyond the lines given. Raises ``NetworkUnavailable``, ``DiskFull`` or
     ``ToolBroken``, each with uv's own words as evidence and the whole output in ``log``.
     """
-    env = {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"} | uv_env(os.environ, pip_options(os.environ))
+    # The time-out of compiling is for each file and meant for hangs; on a busy machine the default of 60 s is too short.
+    ours = {"UV_PYTHON_DOWNLOADS": "never", "UV_COMPILE_BYTECODE_TIMEOUT": "600", "NO_COLOR": "1"}
+    env = ours | uv_env(os.environ, pip_options(os.environ))
     lock = folder.with_name(folder.name + ".txt")
     lock.write_text("\n".join(requirements) + "\n", encoding="utf-8")
     python = folder / "bin" / "python"
@@ -74,12 +76,12 @@ class UvProgress:
         elif line.startswith("Prepared "):
             self._tell("unpack", 0, self._num_packages, "packages")
         elif line.startswith("Installed "):
-            self._tell("compile", self._num_packages, self._num_packages, "packages")
+            self._tell("compile", 0, None, "")  # the longest phase for torch; uv does not tell how far it is
 
     def _bytes_done(self) -> int:
         return sum(size for package, size in self._announced.items() if package in self._done)
 
-    def _tell(self, phase: str, done: int, total: int, unit: str) -> None:
+    def _tell(self, phase: str, done: int, total: int | None, unit: str) -> None:
         self._emit("progress", what=f"install {self._name}: {phase}", done=done, total=total, unit=unit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_optimizer.host.safetensors import TensorInfo
-from model_optimizer.host.weights import Packing, classify, layer_of, parameters_of, summarise
+from model_optimizer.host.weights import Packing, classify, layer_of, summarise
 
 NAMES = {
     "embeddings": """
@@ -104,7 +104,7 @@ def tensor(name: str, dtype: str, *shape: int) -> TensorInfo:
     ],
 )  # fmt: skip
 def test_parameters_of_packed_weights(packing: Packing | None, tensors: list[tuple[str, str]], parameters: int) -> None:
-    assert sum(parameters_of(tensor(*t), packing) for t in tensors) == parameters
+    assert summarise([tensor(*t) for t in tensors], packing=packing).num_parameters == parameters
 
 
 def test_layers_beyond_the_models_own_are_other() -> None:

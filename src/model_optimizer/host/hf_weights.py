@@ -84,7 +84,7 @@ def _read_index(folder: Path) -> tuple[dict[str, str], list[HealthCheck]]:
         return {}, [
             error("weights.index", f"{INDEX} lists no tensors (weight_map is missing or malformed)", FETCH_AGAIN)
         ]
-    outside = sorted({name for name in weight_map.values() if Path(name).name != name or name in (".", "..", "")})
+    outside = sorted(name for name in set(weight_map.values()) if Path(name).name != name)
     if outside:
         return {}, [error("weights.index", f"{INDEX} names a file outside the folder: {outside[0]!r}", FETCH_AGAIN)]
     return weight_map, []

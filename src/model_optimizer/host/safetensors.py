@@ -107,44 +107,36 @@ def _parse(name: str, raw: bytes, data_bytes: int) -> Header:
     if not isinstance(table, dict):
         return Header((), (error("weights.header", f"{name}: the header is not a table of tensors", FETCH_AGAIN),))
     table.pop("__metadata__", None)
-    problems: list[HealthCheck] = []
     tensors: list[TensorInfo] = []
     spans: list[tuple[int, int, str]] = []
+    sizes: dict[tuple[str, tuple[int, ...]], tuple[int, int | None]] = {}
     for tensor_name, entry in table.items():
-        tensor, span = _tensor(tensor_name, entry)
-        if tensor is None or span is None:
-            problems.append(
-                error("weights.header", f"{name}: the entry of tensor {tensor_name!r} is malformed", FETCH_AGAIN)
-            )
-            break
-        tensors.append(tensor)
-        spans.append((*span, tensor_name))
-    else:
-        problems += _check_dtypes(name, tensors)
-        problems += _check_spans(name, spans, data_bytes)
-    return Header(tuple(tensors), tuple(problems))
+        # One pass per tensor, of which a large model has 90 000: what repeats (type and shape) is worked out once.
+        try:
+            dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+            elements, size = sizes.get((dtype, shape)) or sizes.setdefault((dtype, shape), _size(dtype, shape))
+            usable = type(begin) is int and type(end) is int and 0 <= begin <= end and size in (None, end - begin)
+        except (KeyError, TypeError, ValueError):
+            usable = False
+        if not usable:
+            problem = f"{name}: the entry of tensor {tensor_name!r} is malformed"
+            return Header(tuple(tensors), (error("weights.header", problem, FETCH_AGAIN),))
+        tensors.append(TensorInfo(tensor_name, dtype, shape, elements, end - begin))
+        spans.append((begin, end, tensor_name))
+    return Header(tuple(tensors), (*_check_dtypes(name, tensors), *_check_spans(name, spans, data_bytes)))
 
 
-def _tensor(name: str, entry: object) -> tuple[TensorInfo | None, tuple[int, int] | None]:
-    """One header entry; ``(None, None)`` where it is malformed."""
-    nothing = (None, None)
-    if not isinstance(entry, dict):
-        return nothing
-    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if not (isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2):
-        return nothing
-    begin, end = offsets
-    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end or len(shape) > _MAX_DIMENSIONS:
-        return nothing
+def _size(dtype: object, shape: tuple[object, ...]) -> tuple[int, int | None]:
+    """Elements and bytes (``None``: unknown type). Raises ValueError for a shape that is none."""
+    if not isinstance(dtype, str) or len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(dtype)
     elements = 1
     for extent in shape:
         if type(extent) is not int or extent < 0:
-            return nothing
+            raise ValueError(extent)
         elements *= extent
     bits = DTYPE_BITS.get(dtype)
-    if bits is not None and (elements * bits + 7) // 8 != end - begin:
-        return nothing
-    return TensorInfo(name, dtype, tuple(shape), elements, end - begin), (begin, end)
+    return elements, None if bits is None else (elements * bits + 7) // 8
 
 
 def _check_dtypes(name: str, tensors: list[TensorInfo]) -> list[HealthCheck]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import NamedTuple
 
 from model_optimizer.host.safetensors import TensorInfo
@@ -18,7 +17,7 @@ from model_optimizer.records.model import WeightClass
 
 CLASSES = ("embeddings", "head", "attention", "mlp", "experts", "router", "norms", "other")
 
-_LAYER_WORDS = frozenset({"layers", "layer", "h", "blk", "blocks", "block"})
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blk|blocks?)\.(\d+)(?:\.|$)")
 
 # First match wins. Matched against the name without its numbers, a dot at both ends: ".model.layers.mlp.gate.weight."
 _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -86,67 +85,54 @@ def classify(name: str) -> str:
 
 def layer_of(name: str) -> int | None:
     """The layer a tensor belongs to: the first number after ``layers``, ``h``, ``blk`` …"""
-    parts = name.split(".")
-    for before, part in pairwise(parts):
-        if before in _LAYER_WORDS and part.isdigit():
-            return int(part)
-    return None
+    match = _LAYER.search(name)
+    return int(match[1]) if match else None
 
 
-def parameters_of(tensor: TensorInfo, packing: Packing | None) -> int:
-    """Weights of the model in this tensor: packed numbers hold several, scales and zero points none."""
-    if tensor.name.endswith(".attn.bias") and len(tensor.shape) == 4:
-        return 0  # GPT-2's causal mask, saved as a buffer
+def packed_factor(name: str, dtype: str, num_dimensions: int, packing: Packing | None) -> float:
+    """Weights of the model for each stored number: 1; more in packed tensors; 0 in scales, zero points and buffers."""
+    if name.endswith(".attn.bias") and num_dimensions == 4:
+        return 0.0  # GPT-2's causal mask, saved as a buffer
     if packing is None:
-        return 0 if tensor.name.endswith(("inv_freq", "masked_bias")) else tensor.num_elements
-    if _AUXILIARY.search(tensor.name):
-        return 0
-    width = {"I32": 32, "U32": 32, "I64": 64, "I16": 16, "U8": 8, "I8": 8}.get(tensor.dtype)
-    packed = _PACKED.search(tensor.name) or tensor.dtype in ("U8", "U32")
-    if width is None or not packed or not packing.bits or packing.bits >= width:
-        return tensor.num_elements
-    return round(tensor.num_elements * width / packing.bits)
+        return 0.0 if name.endswith(("inv_freq", "masked_bias")) else 1.0
+    if _AUXILIARY.search(name):
+        return 0.0
+    width = {"I32": 32, "U32": 32, "I64": 64, "I16": 16, "U8": 8, "I8": 8}.get(dtype)
+    packed = _PACKED.search(name) or dtype in ("U8", "U32")
+    return width / packing.bits if width and packed and packing.bits and packing.bits < width else 1.0
 
 
 def summarise(tensors: Iterable[TensorInfo], num_layers: int | None = None, packing: Packing | None = None) -> Weights:
     """Add up parameters and bytes by class. ``num_layers``: layers from this number on are extra and count as other."""
     parameters: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    dtypes: dict[str, Counter[str]] = {}
-    all_dtypes: Counter[str] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
     layers: set[int] = set()
-    known: dict[str, str] = {}
-    digits = re.compile(r"\d+")
+    # Names differ only in their numbers, so what a name means is worked out once for each pattern of names.
+    known: dict[tuple[str, str], tuple[str, float]] = {}
+    without_numbers = re.compile(r"\d+").sub
     for tensor in tensors:
-        shape_of_name = digits.sub("#", tensor.name)
-        label = known.get(shape_of_name)
-        if label is None:
-            label = known[shape_of_name] = classify(tensor.name)
+        key = (without_numbers("#", tensor.name), tensor.dtype)
+        if key not in known:
+            factor = packed_factor(tensor.name, tensor.dtype, len(tensor.shape), packing)
+            known[key] = (classify(tensor.name), factor)
+        label, factor = known[key]
         if label != "other":
             layer = layer_of(tensor.name)
             if layer is not None:
                 layers.add(layer)
                 if num_layers is not None and layer >= num_layers:
                     label = "other"
-        parameters[label] += parameters_of(tensor, packing)
-        sizes[label] += tensor.num_bytes
-        dtypes.setdefault(label, Counter())[tensor.dtype] += tensor.num_bytes
-        all_dtypes[tensor.dtype] += tensor.num_bytes
-    classes = tuple(
-        WeightClass(
-            name=label,
-            parameters=parameters[label],
-            weight_bytes=sizes[label],
-            dtypes=tuple(dtype for dtype, _ in dtypes[label].most_common()),
-        )
-        for label in CLASSES
-        if label in sizes
-    )
-    dominant = all_dtypes.most_common(1)
-    return Weights(
-        classes,
-        sum(parameters.values()),
-        sum(sizes.values()),
-        dominant[0][0] if dominant else "unknown",
-        frozenset(layers),
-    )
+        parameters[label] += tensor.num_elements if factor == 1.0 else round(tensor.num_elements * factor)
+        sizes[label, tensor.dtype] += tensor.num_bytes
+    by_dtype: Counter[str] = Counter()
+    for (_, dtype), size in sizes.items():
+        by_dtype[dtype] += size
+    classes = tuple(_weight_class(label, parameters[label], sizes) for label in CLASSES if label in parameters)
+    dtype = max(by_dtype, key=lambda name: by_dtype[name], default="unknown")
+    return Weights(classes, sum(parameters.values()), sum(sizes.values()), dtype, frozenset(layers))
+
+
+def _weight_class(label: str, parameters: int, sizes: Counter[tuple[str, str]]) -> WeightClass:
+    own = Counter({dtype: size for (name, dtype), size in sizes.items() if name == label})
+    dtypes = tuple(dtype for dtype, _ in own.most_common())
+    return WeightClass(name=label, parameters=parameters, weight_bytes=sum(own.values()), dtypes=dtypes)

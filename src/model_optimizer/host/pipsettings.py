@@ -19,15 +19,17 @@ from urllib.parse import unquote, urlsplit
 # pip's own commands whose sections hold what concerns installing; a later one overrides an earlier one.
 _SECTIONS = ("global", "install")
 _OPTIONS = (
-    "index-url", "extra-index-url", "find-links", "trusted-host", "cert", "client-cert", "proxy", "no-index", "timeout",
-    "retries",
+    "index-url", "extra-index-url", "find-links", "trusted-host", "cert", "client-cert", "proxy", "no-index",
+    "default-timeout", "timeout", "retries",
 )  # fmt: skip
 
 
-def pip_options(environ: Mapping[str, str], *, home: Path | None = None, prefix: Path | None = None) -> dict[str, str]:
+def pip_options(
+    environ: Mapping[str, str], *, home: Path | None = None, prefix: Path | None = None, etc: Path = Path("/etc")
+) -> dict[str, str]:
     """pip's merged settings, of the options that concern where packages come from. Unreadable files are passed over."""
     found: dict[str, str] = {}
-    for path in _config_files(environ, home or Path.home(), prefix or Path(sys.prefix)):
+    for path in _config_files(environ, home or Path.home(), prefix or Path(sys.prefix), etc):
         parser = configparser.RawConfigParser()
         try:
             parser.read(path, encoding="utf-8")
@@ -36,10 +38,12 @@ def pip_options(environ: Mapping[str, str], *, home: Path | None = None, prefix:
         for section in _SECTIONS:
             if parser.has_section(section):
                 found |= {key.lower().replace("_", "-"): value for key, value in parser.items(section)}
-    found |= {
-        name: environ[variable] for name in _OPTIONS if environ.get(variable := "PIP_" + name.upper().replace("-", "_"))
-    }
-    return {name: found[name] for name in _OPTIONS if name in found}
+    for name in _OPTIONS:
+        if value := environ.get("PIP_" + name.upper().replace("-", "_")):
+            found[name] = value
+    if "timeout" not in found and "default-timeout" in found:  # the older name of the same option
+        found["timeout"] = found["default-timeout"]
+    return {name: found[name] for name in _OPTIONS if name in found and name != "default-timeout"}
 
 
 def uv_env(environ: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
@@ -68,7 +72,7 @@ def uv_env(environ: Mapping[str, str], options: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _config_files(environ: Mapping[str, str], home: Path, prefix: Path) -> list[Path]:
+def _config_files(environ: Mapping[str, str], home: Path, prefix: Path, etc: Path) -> list[Path]:
     """Where pip looks, lowest precedence first (pip's documentation, "Configuration")."""
     chosen = environ.get("PIP_CONFIG_FILE", "")
     if chosen == os.devnull:  # pip's way to switch files off
@@ -81,7 +85,7 @@ def _config_files(environ: Mapping[str, str], home: Path, prefix: Path) -> list[
     if sys.platform == "darwin":
         system = [Path("/Library/Application Support/pip/pip.conf")]
         user.append(home / "Library/Application Support/pip/pip.conf")
-    return [*system, Path("/etc/pip.conf"), *user, prefix / "pip.conf", *([Path(chosen)] if chosen else [])]
+    return [*system, etc / "pip.conf", *user, prefix / "pip.conf", *([Path(chosen)] if chosen else [])]
 
 
 def _existing(places: Iterable[str]) -> list[str]:

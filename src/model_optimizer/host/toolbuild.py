@@ -25,6 +25,7 @@ _NETWORK = re.compile(
 )
 _DOWNLOADING = re.compile(r"^Downloading (\S+) \(([\d.]+ ?[KMGT]?i?B)\)")
 _DOWNLOADED = re.compile(r"^\s*Downloaded (\S+)")
+_CAUSE = re.compile(r"^\s*(?:error:|cause:|Caused by:|[×├╰]─?▶?)\s*(.+)")
 _CPU_TORCH = re.compile(r"^(torch==[\d.]+\+cpu)\b")
 
 
@@ -34,7 +35,7 @@ def build(name: str, requirements: Sequence[str], folder: Path, *, log: Path, em
     Nothing is compiled and nothing resolved beyond the lines given. Raises ``NetworkUnavailable``, ``DiskFull`` or
     ``ToolBroken``, each with uv's own words as evidence and the whole output in ``log``.
     """
-    # The time-out of compiling is for each file and meant for hangs; on a busy machine the default of 60 s is too short.
+    # The time-out of compiling is for each file and meant for hangs; on a busy machine 60 s, its default, is too short.
     ours = {"UV_PYTHON_DOWNLOADS": "never", "UV_COMPILE_BYTECODE_TIMEOUT": "600", "NO_COLOR": "1"}
     env = ours | uv_env(os.environ, pip_options(os.environ))
     lock = folder.with_name(folder.name + ".txt")
@@ -115,9 +116,9 @@ def _require_success(name: str, done: Completed, log: Path) -> None:
 
 def _problem(name: str, done: Completed, log: Path) -> HostError:
     text = "\n".join(done.tail)
+    chain = error_chain(done.tail) or [first_cause(done.tail) or f"uv ended with status {done.returncode}"]
     evidence = [line for line in done.tail if line.strip()][-8:]
-    cause = next((line.strip(" ×╰─▶├│") for line in done.tail if "error:" in line or "×" in line), None)
-    cause = cause or first_cause(done.tail) or f"uv ended with status {done.returncode}"
+    interpreter = f"use an interpreter that has {name}: tools: {{{name}: {{python: PATH}}}} in the request file"
     if "No space left on device" in text:
         return DiskFull(
             f"the disk was full while {name} was installed",
@@ -126,29 +127,40 @@ def _problem(name: str, done: Completed, log: Path) -> HostError:
             evidence=evidence,
             log=str(log),
         )
+    # Only the CPU build of torch is looked for outside the user's own places: see _torch_backend.
+    torch_missing = "/torch/" in text or "no version of torch" in text
+    torch = "give pip a place that has the CPU build of torch (pip config set global.find-links FOLDER_OR_URL), or "
     if _NETWORK.search(text):
         return NetworkUnavailable(
             f"the packages of {name} could not be fetched",
-            cause=_deepest(done.tail) or cause,
+            cause=": ".join(dict.fromkeys([_fetching(chain), chain[-1]])),
             fix="check the network and proxy; a mirror set for pip (pip config set global.index-url URL) is used here "
-            f"too; or use an interpreter that has {name}: tools: {{{name}: {{python: PATH}}}} in the request file",
+            f"too; or {torch if torch_missing else ''}{interpreter}",
             evidence=evidence,
             log=str(log),
         )
-    missing_torch = "+cpu" in text and "no version of torch" in text
     return ToolBroken(
         f"{name} could not be installed",
-        cause=cause,
-        fix="add a place that has the CPU build of torch: pip config set global.find-links FOLDER_OR_URL"
-        if missing_torch
-        else "read the log; if your package index lacks one of the pinned versions, use another index, "
-        f"or an interpreter that has {name}: tools: {{{name}: {{python: PATH}}}} in the request file",
+        cause=chain[-1],
+        fix=(torch if torch_missing else "use a package index that has every pinned version, or ") + interpreter,
         evidence=evidence,
         log=str(log),
     )
 
 
-def _deepest(lines: Sequence[str]) -> str | None:
-    """The last cause in uv's chain: ``Caused by: dns error: …``."""
-    causes = [line.partition("Caused by:")[2] or line.partition("├─▶")[2] or line.partition("╰─▶")[2] for line in lines]
-    return next((cause.strip() for cause in reversed(causes) if cause.strip()), None)
+def error_chain(lines: Sequence[str]) -> list[str]:
+    """uv's error and its causes, outermost first, each on one line whatever its line breaks."""
+    chain: list[str] = []
+    for line in lines:
+        if match := _CAUSE.match(line):
+            chain.append(match[1].strip())
+        elif line.strip().startswith("hint:"):
+            break
+        elif chain and line.strip(" │"):
+            chain[-1] += " " + line.strip(" │")
+    return chain
+
+
+def _fetching(chain: Sequence[str]) -> str:
+    """The link that says which address could not be fetched."""
+    return next((link for link in chain if "fetch" in link.lower()), chain[0])

@@ -56,7 +56,7 @@ def baseline(ctx: Context, spec: RunSpec, opened: Opened, candidate: Candidate) 
     """The unoptimised model under the same prompts and definitions, and its outputs for later comparison."""
     said = None
     if spec.validate_accuracy:
-        inputs = reference.inputs(opened.reference, candidate, spec.accuracy.eval_tokens)
+        inputs = reference.inputs(opened.reference, candidate, spec.accuracy)
         said = ctx.run(reference, inputs, subject="baseline")
     measured = measure(ctx, spec, candidate, opened.reference, subject="baseline")
     return Baseline(candidate=candidate, measurement=measured, reference=said)
@@ -90,7 +90,9 @@ def judge(ctx: Context, spec: RunSpec, opened: Opened, said: Reference | None, c
                 build, build.inputs(artifact, step, opened.model), subject=_step_name(candidate, step.transform)
             )
         if said is not None:
-            inputs = validate.Input(artifact=artifact, candidate=candidate, reference=said)
+            inputs = validate.Input(
+                artifact=artifact, candidate=candidate, reference=said, num_prompts=spec.accuracy.num_prompts
+            )
             score = ctx.run(validate, inputs, subject=candidate.label)
             checks = logits.judge(score, spec.accuracy)
             if any(check.ok is False for check in checks):

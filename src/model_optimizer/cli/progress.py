@@ -57,7 +57,7 @@ class ProgressView:
     def _on_run_started(self, run: str, folder: str) -> None:
         self.console.print(f"run [bold]{escape(run)}[/]  [dim]{escape(folder)}[/]")
 
-    def _on_stage_started(self, stage: str, subject: str) -> None:
+    def _on_stage_started(self, stage: str, subject: str, **_: object) -> None:
         self._stage = f"{stage} {subject}"
         self._progress.reset(self._task, total=None, description=escape(self._stage), count="", visible=True)
 

@@ -13,7 +13,7 @@ from model_optimizer.records.measurement import Generation
 
 
 def generate(
-    base_url: str, prompts: Sequence[str], *, emit: Emit, max_tokens: int = 48, timeout_s: float = 300.0
+    base_url: str, prompts: Sequence[str], *, emit: Emit, max_tokens: int = 32, timeout_s: float = 300.0
 ) -> tuple[Generation, ...]:
     """One answer a prompt, temperature 0. Raises ``ServerUnusable`` where the endpoint does not answer in its format."""
     answers = []

@@ -180,3 +180,4 @@ class AccuracyLimits(Record):
     max_kl: float = 0.10
     max_degenerate: Share = 0.0
     eval_tokens: Annotated[int, Field(ge=256)] = 4096
+    num_prompts: Annotated[int, Field(ge=1)] = 12

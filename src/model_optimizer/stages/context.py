@@ -131,7 +131,7 @@ class Context:
     def _compute(self, stage: Stage[In, Out], inputs: In, subject: str, key: str) -> Out:
         staged = self.store.stage(key)
         work = Work(staged / "files", self.journal.logs / f"{stage.NAME}-{_file_name(subject)}.log", key)
-        self.emit("stage_started", stage=stage.NAME, subject=subject)
+        self.emit("stage_started", stage=stage.NAME, subject=subject, key=key[:12])
         started = time.monotonic()
         try:
             result = stage.run(self, inputs, work)

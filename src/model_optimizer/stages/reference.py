@@ -9,6 +9,7 @@ from model_optimizer.records.artifact import Artifact
 from model_optimizer.records.base import Record
 from model_optimizer.records.candidate import Candidate
 from model_optimizer.records.run import Reference
+from model_optimizer.records.workload import AccuracyLimits
 from model_optimizer.stages.context import Context, Work
 from model_optimizer.stages.serving import served
 
@@ -24,12 +25,19 @@ class Input(Record):
     artifact: Artifact
     candidate: Candidate
     eval_tokens: int
+    num_prompts: int
     text_digest: str
 
 
-def inputs(artifact: Artifact, candidate: Candidate, eval_tokens: int) -> Input:
+def inputs(artifact: Artifact, candidate: Candidate, limits: AccuracyLimits) -> Input:
     """The input, with the digest of the evaluation text and prompts in it."""
-    return Input(artifact=artifact, candidate=candidate, eval_tokens=eval_tokens, text_digest=logits.text_digest())
+    return Input(
+        artifact=artifact,
+        candidate=candidate,
+        eval_tokens=limits.eval_tokens,
+        num_prompts=limits.num_prompts,
+        text_digest=logits.text_digest(),
+    )
 
 
 def tools(inputs: Input) -> tuple[str, ...]:
@@ -46,7 +54,7 @@ def run(ctx: Context, inputs: Input, work: Work) -> Reference:
     )
     result = ctx.job(job, work).result
     with served(ctx, inputs.candidate, inputs.artifact, work, concurrency=1) as server:
-        answers = generate(server.url, generations.PROMPTS, emit=ctx.emit)
+        answers = generate(server.url, generations.PROMPTS[: inputs.num_prompts], emit=ctx.emit)
     return Reference(
         key=work.key,
         perplexity=float(result["perplexity"]),

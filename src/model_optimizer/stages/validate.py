@@ -27,6 +27,7 @@ class Input(Record):
     artifact: Artifact
     candidate: Candidate
     reference: Reference
+    num_prompts: int
 
 
 def tools(inputs: Input) -> tuple[str, ...]:
@@ -48,5 +49,5 @@ def run(ctx: Context, inputs: Input, work: Work) -> AccuracyScore:
     result = ctx.job(logits.compare_job(str(reference), str(dump)), work).result
     shutil.rmtree(dump)  # as large as the reference's; the comparison is what is kept
     with served(ctx, inputs.candidate, inputs.artifact, work, concurrency=1) as server:
-        answers = generate(server.url, generations.PROMPTS, emit=ctx.emit)
+        answers = generate(server.url, generations.PROMPTS[: inputs.num_prompts], emit=ctx.emit)
     return logits.score(result, answers, inputs.reference.generations)

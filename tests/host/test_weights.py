@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_optimizer.host.safetensors import TensorInfo
-from model_optimizer.host.weights import Packing, classify, layer_of, summarise
+from model_optimizer.host.weights import Packing, classify, summarise
 
 NAMES = {
     "embeddings": """
@@ -61,13 +61,6 @@ def test_names(label: str) -> None:
     assert {name: classify(name) for name in names} == dict.fromkeys(names, label)
 
 
-def test_layers() -> None:
-    assert layer_of("model.layers.17.mlp.experts.3.w1.weight") == 17
-    assert layer_of("transformer.h.4.attn.bias") == 4
-    assert layer_of("blk.0.attn_q.weight") == 0
-    assert layer_of("model.norm.weight") is None and layer_of("lm_head.weight") is None
-
-
 def tensor(name: str, dtype: str, *shape: int) -> TensorInfo:
     elements = 1
     for extent in shape:
@@ -112,6 +105,12 @@ def test_layers_beyond_the_models_own_are_other() -> None:
     weights = summarise(tensors, num_layers=2)
     assert {c.name: c.parameters for c in weights.classes} == {"attention": 8, "other": 4}
     assert weights.layers == {0, 1, 2} and weights.dtype == "BF16" and not weights.has("head")
+
+
+def test_layers_are_told_from_experts() -> None:
+    names = ["model.layers.17.mlp.experts.3.w1.weight", "transformer.h.4.attn.c_attn.bias", "blk.0.attn_q.weight"]
+    others = ["model.norm.weight", "lm_head.weight", "vision_tower.encoder.layers.9.mlp.fc1.weight"]
+    assert summarise([tensor(name, "BF16", 2) for name in names + others]).layers == {17, 4, 0}
 
 
 def test_dtypes_by_bytes() -> None:

@@ -42,8 +42,8 @@ def resolve_model(ref: str, *, emit: Emit, cache_dir: Path | None = None) -> Pat
 
     An existing path is returned as it is. A hub id is downloaded (safetensors, JSON, tokenizer, templates; never
     ``.bin``, ``.pt`` or ``.py``) into huggingface_hub's cache, or into ``cache_dir``. ``emit`` is called from download
-    threads, one at a time. Raises UnknownName (no such path or model), NetworkUnavailable (offline, hub down, no access),
-    DiskFull, NotWritable, CheckpointInvalid (only pickles there).
+    threads, one at a time. Raises UnknownName (no such path or model), NetworkUnavailable (offline, hub down, no
+    access), DiskFull, NotWritable, CheckpointInvalid (only pickles there).
     """
     path = _as_path(ref)
     if path is not None and _exists(path):

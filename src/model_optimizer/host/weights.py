@@ -17,6 +17,7 @@ from model_optimizer.records.model import WeightClass
 
 CLASSES = ("embeddings", "head", "attention", "mlp", "experts", "router", "norms", "other")
 
+# The layer a tensor belongs to.
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blk|blocks?)\.(\d+)(?:\.|$)")
 
 # First match wins. Matched against the name without its numbers, a dot at both ends: ".model.layers.mlp.gate.weight."
@@ -83,12 +84,6 @@ def classify(name: str) -> str:
     return next((label for label, rule in _COMPILED if rule.search(plain)), "other")
 
 
-def layer_of(name: str) -> int | None:
-    """The layer a tensor belongs to: the first number after ``layers``, ``h``, ``blk`` …"""
-    match = _LAYER.search(name)
-    return int(match[1]) if match else None
-
-
 def packed_factor(name: str, dtype: str, num_dimensions: int, packing: Packing | None) -> float:
     """Weights of the model for each stored number: 1; more in packed tensors; 0 in scales, zero points and buffers."""
     if name.endswith(".attn.bias") and num_dimensions == 4:
@@ -107,21 +102,20 @@ def summarise(tensors: Iterable[TensorInfo], num_layers: int | None = None, pack
     parameters: Counter[str] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     layers: set[int] = set()
-    # Names differ only in their numbers, so what a name means is worked out once for each pattern of names.
+    # Layers repeat the same names, so what a name means is worked out once for all of them.
     known: dict[tuple[str, str], tuple[str, float]] = {}
-    without_numbers = re.compile(r"\d+").sub
     for tensor in tensors:
-        key = (without_numbers("#", tensor.name), tensor.dtype)
+        name = tensor.name
+        match = _LAYER.search(name)
+        key = (name[: match.start(1)] + name[match.end(1) :] if match else name, tensor.dtype)
         if key not in known:
-            factor = packed_factor(tensor.name, tensor.dtype, len(tensor.shape), packing)
-            known[key] = (classify(tensor.name), factor)
+            known[key] = (classify(name), packed_factor(name, tensor.dtype, len(tensor.shape), packing))
         label, factor = known[key]
-        if label != "other":
-            layer = layer_of(tensor.name)
-            if layer is not None:
-                layers.add(layer)
-                if num_layers is not None and layer >= num_layers:
-                    label = "other"
+        if match and label != "other":
+            layer = int(match[1])
+            layers.add(layer)
+            if num_layers is not None and layer >= num_layers:
+                label = "other"
         parameters[label] += tensor.num_elements if factor == 1.0 else round(tensor.num_elements * factor)
         sizes[label, tensor.dtype] += tensor.num_bytes
     by_dtype: Counter[str] = Counter()

@@ -86,7 +86,7 @@ class UvProgress:
         self._emit("progress", what=f"install {self._name}: {phase}", done=done, total=total, unit=unit)
 
 
-def _torch_backend(requirements: Sequence[str], python: Path, env: Mapping[str, str], log: Path) -> list[str]:
+def _torch_backend(requirements: Sequence[str], python: Path, env: dict[str, str], log: Path) -> list[str]:
     """The option that lets uv find the CPU build of torch, where the user's own places do not offer it.
 
     A lock for the CPU names ``torch==X+cpu``, so a CUDA build can never come, whatever an index offers: for Linux PyPI
@@ -96,7 +96,8 @@ def _torch_backend(requirements: Sequence[str], python: Path, env: Mapping[str, 
     nothing.
     """
     wanted = next((match[1] for line in requirements if (match := _CPU_TORCH.match(line))), None)
-    if wanted is None or "UV_TORCH_BACKEND" in os.environ:
+    closed = "UV_NO_INDEX" in (env | os.environ)  # --torch-backend would ask an index all the same
+    if wanted is None or closed or "UV_TORCH_BACKEND" in os.environ:
         return []
     ask = ["pip", "install", "--dry-run", "--no-deps", "--no-build", "--python", str(python), wanted]
     return [] if _uv(ask, env, python, log).returncode == 0 else ["--torch-backend", "cpu"]

@@ -112,6 +112,13 @@ def test_extra_files_are_reported_and_not_counted(tmp_path: Path) -> None:
     require_healthy(spec)
 
 
+def test_of_several_embeddings_the_language_models_counts(tmp_path: Path) -> None:
+    folder = hf_folder(tmp_path / "model", "llama")
+    tensors = {"audio.embed_tokens.weight": ("BF16", (5, 3)), **FAMILIES["llama"].tensors}
+    write_safetensors(folder / "model.safetensors", tensors)
+    require_healthy(read_checkpoint(folder))
+
+
 def test_shards_without_an_index_are_completed_by_their_numbers(tmp_path: Path) -> None:
     folder = hf_folder(tmp_path / "model", "llama", shards=3)
     (folder / "model.safetensors.index.json").unlink()

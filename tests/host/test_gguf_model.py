@@ -91,6 +91,7 @@ def test_values_by_layer(tmp_path: Path) -> None:
     spec = read(tmp_path, None, "jamba", jamba__attention__head_count_kv=[0, 2], jamba__feed_forward_length=[64, 128])
     assert (spec.num_kv_heads, spec.num_linear_layers, spec.intermediate_size) == (2, 1, 128)
     assert spec.attention == "hybrid"
+    assert spec.kv_bytes_per_token() == 2 * 1 * 2 * 16 * 2  # K and V of the one layer that keeps them
 
 
 def test_prediction_layers_are_not_the_models(tmp_path: Path) -> None:

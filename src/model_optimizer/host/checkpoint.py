@@ -117,7 +117,8 @@ def _read_file(path: Path) -> ModelSpec:
 
 
 def _read_folder(folder: Path) -> ModelSpec:
-    gguf = sorted(path.name for path in folder.glob("*.gguf"))
+    # iterdir and not glob, which is silent about a folder that may not be listed.
+    gguf = sorted(path.name for path in folder.iterdir() if path.name.endswith(".gguf"))
     if not (folder / "config.json").exists() and not (folder / "config.json").is_symlink():
         if gguf:
             return _read_only_gguf(folder, gguf)
@@ -228,7 +229,8 @@ def _read_hugging_face(folder: Path) -> ModelSpec:
     files = read_folder_weights(folder)
     quantization = read_quantization(config, folder, files.tensors)
     weights = summarise(files.tensors, shape.num_layers, quantization.packing)
-    rows = find_shape(files.tensors, "embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
+    embeddings = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
+    rows = find_shape(files.tensors, *embeddings, expected=(shape.vocab_size, shape.hidden_size))
     tokenizer = read_tokenizer(
         folder, bos=shape.bos, eos=shape.eos, vocab_size=shape.vocab_size, rows=rows[0] if rows else None
     )
@@ -282,8 +284,8 @@ def _shapes(shape: Shape, files: FolderWeights, rows: tuple[int, ...] | None) ->
         problems.append(f"vocab_size is {shape.vocab_size}, the embedding has {rows[0]} rows")
     if rows is not None and rows[1] != shape.hidden_size:
         problems.append(f"hidden_size is {shape.hidden_size}, the embedding has {rows[1]} columns")
-    keys = find_shape(files.tensors, "self_attn.k_proj.weight")
     expected = shape.num_kv_heads * shape.head_dim
+    keys = find_shape(files.tensors, "self_attn.k_proj.weight", expected=(expected, shape.hidden_size))
     if keys is not None and keys[0] != expected and shape.model_type in _PLAIN_ATTENTION and not shape.kv_lora_rank:
         problems.append(
             f"{shape.num_kv_heads} KV heads of {shape.head_dim} make {expected}, the key projection has {keys[0]} rows"

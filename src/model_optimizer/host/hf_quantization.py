@@ -36,7 +36,8 @@ def read_quantization(config: dict[str, object], folder: Path, tensors: Sequence
     if fields is None:
         return Quantization(None, None, _looks_quantized(tensors))
     method = _method(fields)
-    bits = _bits(fields, method)
+    said = _bits(fields, method)
+    bits = said if said and 1 <= said <= 16 else None
     algorithm = fields.inner("quantization").text("quant_algo") or fields.text("quant_algo", "format")
     group = fields.number("group_size", "q_group_size") if not isinstance(fields.table.get("group_size"), str) else None
     details = [f"{bits:g} bit" if bits else "", algorithm or "", f"group {group}" if group and group > 0 else ""]

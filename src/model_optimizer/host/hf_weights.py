@@ -177,9 +177,12 @@ def _duplicates(by_file: dict[str, tuple[TensorInfo, ...]]) -> list[HealthCheck]
     return []
 
 
-def find_shape(tensors: Iterable[TensorInfo], *endings: str) -> tuple[int, ...] | None:
-    """The shape of the first full-precision matrix whose name ends so."""
+def find_shape(tensors: Iterable[TensorInfo], *endings: str, expected: tuple[int, int]) -> tuple[int, ...] | None:
+    """The shape of the full-precision matrix whose name ends so: of several (multimodal models) the expected one."""
+    first = None
     for tensor in tensors:
         if tensor.name.endswith(endings) and len(tensor.shape) == 2 and tensor.dtype in ("F32", "F16", "BF16", "F64"):
-            return tensor.shape
-    return None
+            if tensor.shape == expected:
+                return tensor.shape
+            first = first or tensor.shape
+    return first

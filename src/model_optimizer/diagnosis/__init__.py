@@ -54,10 +54,14 @@ def diagnose(
     return _undecided(causes, known, doubted, error)
 
 
-@lru_cache(maxsize=4)
 def _patterns(causes: tuple[Cause, ...]) -> Patterns:
-    harmless = [p for c in causes if c.kind == "harmless" for p in c.patterns]
-    return Patterns([*(p for c in causes if c.kind != "harmless" for p in c.patterns), *ERRORS], harmless)
+    wanted = [p for c in causes if c.kind != "harmless" for p in c.patterns]
+    return _compiled((*wanted, *ERRORS), tuple(p for c in causes if c.kind == "harmless" for p in c.patterns))
+
+
+@lru_cache(maxsize=4)
+def _compiled(wanted: tuple[str, ...], harmless: tuple[str, ...]) -> Patterns:
+    return Patterns(wanted, harmless)
 
 
 def _undecided(causes: tuple[Cause, ...], known: Known, doubted: tuple, error: Evidence | None) -> Diagnosis:

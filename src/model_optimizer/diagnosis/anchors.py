@@ -1,25 +1,35 @@
 """The words a line must contain before a pattern is worth trying: what makes a huge log cheap to read.
 
-A pattern is tried only on lines that contain one of its anchors, so every match must contain one. Anchors are whole words of
-the pattern outside groups, or are named by its author in a leading comment: ``(?#word otherword)``.
+A pattern is tried only on lines that contain one of its anchors, so every match must contain one. They are derived from the
+pattern: a word that stands whole in it, or one for each branch. Where a pattern has none (``error\\w*``), its author names
+them in a comment in front of the alternative: ``(?#error errors)error\\w*``.
 """
 
 from __future__ import annotations
 
 import re
+from re import _constants as c  # type: ignore[attr-defined]  # the parser of regular expressions has no public name
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any, NamedTuple
 
 from model_optimizer.errors import SpecInvalid
 
-_GIVEN = re.compile(r"^\(\?#([^)]*)\)")
-_HOLE = "\x00"  # stands for whatever may be adjacent to a word and belong to it
-_WORD = re.compile(r"(?<![A-Za-z0-9\x00])[A-Za-z0-9]{3,}(?![A-Za-z0-9\x00])")
+_GIVEN = re.compile(r"\(\?#([^)]*)\)")
+_GAP, _EDGE = "\x00", " "  # something that may belong to the word beside it; something that cannot
+_WORD = re.compile(r"(?<![a-z0-9\x00])[a-z0-9]{3,}(?![a-z0-9\x00])")
 _CJK = re.compile(r"[\u3400-\u9fff]{2,}")
 # Words that fill healthy logs: a last resort only.
 _COMMON = frozenset(
     "model memory cuda gpu gpus cache info warning version engine request requests tokens token http post get true false none "
     "file line usr lib python site packages vllm import the and for with not from use using load loading size max min "
-    "device torch import server run set all you your can this that has was are code name type data num config".split()
+    "device torch server run set all you your can this that has was are code name type data num config".split()
 )
+
+
+class _Branch(NamedTuple):
+    """Alternatives: each a list of characters and branches."""
+
+    ways: list[list[Any]]
 
 
 def anchors(pattern: str) -> frozenset[str]:
@@ -27,66 +37,106 @@ def anchors(pattern: str) -> frozenset[str]:
 
     Raises ``SpecInvalid`` where the pattern has no such word and names none.
     """
-    if given := _GIVEN.match(pattern):
-        return frozenset(given[1].lower().split())
-    found = []
+    found: set[str] = set()
     for alternative in _alternatives(pattern):
-        word = _best(_plain(alternative))
-        if word is None:
+        given = _GIVEN.match(alternative)
+        words = frozenset(given[1].lower().split()) if given else _derived(alternative)
+        if not words:
             raise SpecInvalid(
                 f"the pattern {pattern!r} has no word to look for",
-                cause="no whole word stands outside its groups, so every line of a log would have to be tried",
-                fix="name one that every match contains, in front of the pattern: (?#word)",
+                cause=f"no word is sure to stand whole in {alternative!r}, so every line of a log would have to be tried",
+                fix="name those that its matches contain, in front of the alternative: (?#word words)",
             )
-        found.append(word)
+        found |= words
     return frozenset(found)
 
 
-def _best(text: str) -> str | None:
-    """The rarest-looking whole word: not a common one, and long."""
-    words = [*_CJK.findall(text), *(word.lower() for word in _WORD.findall(text))]
-    return max(words, key=lambda word: (word not in _COMMON, len(word)), default=None)
+def _derived(alternative: str) -> frozenset[str] | None:
+    items = _items(parser.parse(alternative))
+    return _best([_GAP, *items, _GAP]) or _best([_EDGE, *items, _EDGE])
+
+
+def _best(items: list[Any]) -> frozenset[str] | None:
+    """The rarest-looking word of a sequence, else one for each way of its best branch, else a common word."""
+    text = "".join(item if isinstance(item, str) else _GAP for item in items).lower()
+    words = [*_CJK.findall(text), *_WORD.findall(text)]
+    word = max(words, key=lambda w: (w not in _COMMON, len(w)), default=None)
+    if word is not None and word not in _COMMON:
+        return frozenset((word,))
+    choices = [found for index, item in enumerate(items) if isinstance(item, _Branch) if (found := _ways(items, index))]
+    rare = [found for found in choices if not found & _COMMON]
+    if rare:
+        return min(rare, key=len)
+    return frozenset((word,)) if word is not None else min(choices, key=len, default=None)
+
+
+def _ways(items: list[Any], index: int) -> frozenset[str] | None:
+    """A word for each way through one branch, in its surroundings."""
+    found: set[str] = set()
+    for way in items[index].ways:
+        words = _best([*items[:index], *way, *items[index + 1 :]])
+        if words is None:
+            return None
+        found |= words
+    return frozenset(found)
+
+
+def _items(parsed: Any) -> list[Any]:
+    """A parsed pattern as characters, edges, gaps and branches."""
+    return [item for code, value in parsed for item in _item(code, value)]
+
+
+def _item(code: Any, value: Any) -> list[Any]:
+    if code is c.LITERAL:
+        return [chr(value) if chr(value).isalnum() else _EDGE]
+    if code is c.AT:
+        return ["" if value is c.AT_NON_BOUNDARY else _EDGE]
+    if code is c.IN:
+        return [_EDGE if all(map(_separates, value)) else _GAP]
+    if code is c.SUBPATTERN:
+        return _items(value[3])
+    if code is c.BRANCH:
+        return [_Branch([_items(way) for way in value[1]])]
+    if code in (c.MAX_REPEAT, c.MIN_REPEAT):
+        low, high, inner = value
+        once = _items(inner)
+        if high > 1 and set(once) != {_EDGE}:
+            return [_GAP]
+        return once if low else [_Branch([once, []])]
+    return [""] if code in (c.ASSERT, c.ASSERT_NOT) else [_GAP]
+
+
+def _separates(member: tuple[Any, Any]) -> bool:
+    """True for a member of a character class that is never part of a word."""
+    code, value = member
+    if code is c.LITERAL:
+        return not chr(value).isalnum()
+    return code is c.CATEGORY and value in (c.CATEGORY_SPACE, c.CATEGORY_NOT_WORD)
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Split at ``|`` outside groups and classes, with groups and classes replaced by holes."""
+    """Split at ``|`` outside groups and classes."""
     parts, depth, position = [""], 0, 0
     while position < len(pattern):
-        char = pattern[position]
-        if char == "[":
-            end = position + 2 if pattern[position + 1] != "^" else position + 3
-            while pattern[end] != "]" or pattern[end - 1] == "\\":
-                end += 1
-            position, piece = end, _HOLE
-        elif char == "\\":
-            position, piece = position + 1, "\\" + pattern[position + 1]
-        elif char in "()":
-            depth, piece = depth + (1 if char == "(" else -1), _HOLE
-        else:
-            piece = char
-        if piece == "|" and depth == 0:
+        piece = pattern[position]
+        if piece == "\\":
+            piece = pattern[position : position + 2]
+        elif given := _GIVEN.match(pattern, position):
+            piece = given[0]
+        elif piece == "[":
+            piece = pattern[position : _class_end(pattern, position) + 1]
+        elif piece in "()":
+            depth += 1 if piece == "(" else -1
+        elif piece == "|" and depth == 0:
             parts.append("")
-        elif depth == 0 or piece == _HOLE:
+        if not (piece == "|" and depth == 0):
             parts[-1] += piece
-        position += 1
+        position += len(piece)
     return parts
 
 
-_REDUCTIONS = (
-    (re.compile(r"\\b"), " "),
-    (re.compile(r"\\s(?:\+|(?![*?{]))"), " "),
-    (re.compile(r"\\[dwWsSDB]"), _HOLE),
-    (re.compile(r"(?:\\?.)(?:[*?]|\{\d*,?\d*\})\??"), _HOLE),
-    (re.compile(r"(?<!\\)\."), _HOLE),
-    (re.compile(r"\+"), _HOLE),
-    (re.compile(r"\\(.)"), r"\1"),
-    (re.compile(r"[\^$]"), " "),
-)
-
-
-def _plain(alternative: str) -> str:
-    """The literal text of a pattern without groups: holes for what varies, and at its unbounded ends."""
-    text = alternative
-    for pattern, replacement in _REDUCTIONS:
-        text = pattern.sub(replacement, text)
-    return f"{_HOLE}{text}{_HOLE}" if text else ""
+def _class_end(pattern: str, start: int) -> int:
+    end = start + (3 if pattern[start + 1] == "^" else 2)
+    while pattern[end] != "]" or pattern[end - 1] == "\\":
+        end += 1
+    return end

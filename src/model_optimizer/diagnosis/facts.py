@@ -26,8 +26,12 @@ def fact_lines(facts: Mapping[str, object], engine: str | None) -> tuple[str, ..
 
 
 def fill(text: str, numbers: Mapping[str, str]) -> str:
-    """Put the numbers of this log into a step: ``{{fits|a length that fits}}``."""
-    return _PLACE.sub(lambda place: numbers.get(place[1], place[2] or f"<{place[1]}>"), text)
+    """Put the numbers of this log into a step: ``{{fits|a length that fits}}``; the text after ``|`` stands in for an unknown."""
+
+    def value(place: re.Match[str]) -> str:
+        return numbers.get(place[1], f"<{place[1]}>" if place[2] is None else place[2])
+
+    return _PLACE.sub(value, text)
 
 
 def derive(numbers: Mapping[str, str]) -> dict[str, str]:

@@ -341,7 +341,7 @@ def test_missing_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ref: str
 def test_a_hub_id_that_is_a_mistyped_folder(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model" / "weights").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    error = failure("model/wieghts", tmp_path / "cache")
+    error = failure("model/weightz", tmp_path / "cache")
     assert isinstance(error, UnknownName) and "Did you mean the folder model/weights?" in error.fix
 
 

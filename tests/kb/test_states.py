@@ -49,6 +49,7 @@ SGLANG = """
 scheme       rtx-2080-ti  a100-sxm-80gb  l40s  h200-sxm  b200  rtx-5090
 bf16         L            N              N     N         N     N
 fp8          L            W              N     N         N     N
+fp8-block    L            W              ?     N         N     ?
 w8a8-int8    L            N              N     N         ?     ?
 w4a16-gptq   L            N              N     N         N     N
 w4a8-fp8     L            L              L     N         ?     ?
@@ -63,7 +64,7 @@ scheme       t4  a100-sxm-80gb  l40s  h100-sxm  b200  rtx-5090
 fp8          L   L              N     N         N     N
 fp8-block    L   L              L     N         N     K
 nvfp4        L   L              L     L         N     N
-mxfp4        L   L              L     L         N     N
+mxfp4        L   L              L     W         N     N
 w4a16-awq    L   N              N     N         ?     ?
 w4a16-gptq   L   N              N     N         ?     ?
 w4a8-awq     L   L              N     N         ?     ?

@@ -1,12 +1,15 @@
-"""How much does the load generator add to what it measures? Known latencies from a mock engine, measured by the product.
+"""How much does the load generator add to what it measures? A mock's known latencies, measured by the product.
 
     python benchmarks/client_accuracy.py [--streams 1 50 200 500] [--seconds 8] [--output benchmarks/records/…]
 
-The mock (tests/mock_engine.py) runs in a process of its own on one core, the client on another: first token after 50 ms,
-then one every 10 ms, 100 tokens. Users start spread over one request's time. Two errors are given, both in milliseconds:
-``error`` is the client's time against the *nominal* one and includes the mock's own lateness; ``client_delay`` is from the
-moment the mock wrote a token (it says so inside the event; both processes read one clock) to the moment the client took its
-arrival time, so it holds the kernel and the client alone.
+The mock (tests/mock_engine.py) runs in a process of its own on one core, the client on another: first token after 50
+ms, then one every 10 ms, 100 tokens. Users start spread over one request's time. Two errors are given, both in
+milliseconds: ``error`` is the client's time against the *nominal* one and includes the mock's own lateness;
+``client_delay`` is from the moment the mock wrote a token (it says so inside the event; both processes read one
+clock) to the moment the client took its arrival time, so it holds the kernel and the client alone. ``connect`` is
+from a request's moment to when it was sent.
+
+On a machine where others work too, ``chrt -f 5 python benchmarks/client_accuracy.py`` (as root) keeps them out.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ MOCK = Path(__file__).parents[1] / "tests" / "mock_engine.py"
 TTFT_MS, ITL_MS, TOKENS = 50.0, 10.0, 100
 REQUEST_S = (TTFT_MS + ITL_MS * (TOKENS - 1)) / 1e3
 MARK = b'"sent_s":'
+COLUMNS = ("ttft_error_ms", "itl_error_ms", "client_delay_first_token_ms", "connect_ms")
+SCHEDULING = {os.SCHED_OTHER: "normal", os.SCHED_FIFO: "real-time, first in first out"}
 
 
 class StampedShot(Shot):
@@ -76,7 +81,7 @@ def measure(streams: int, seconds: float, core: int) -> dict[str, Any]:
         mock.kill()
         mock.wait()
         mock.stdout.close()
-    (found,) = run.results
+    (found,), (traces,) = run.results, run.traces
     return {
         "streams": streams,
         "requests": found.num_requests,
@@ -87,6 +92,7 @@ def measure(streams: int, seconds: float, core: int) -> dict[str, Any]:
         "itl_error_ms": error(found.itl_s, ITL_MS),
         "tpot_error_ms": error(found.tpot_s, ITL_MS),
         "client_delay_first_token_ms": error(distribution(StampedShot.first_delays_s), 0.0),
+        "connect_ms": error(distribution([trace.sent_s - trace.scheduled_s for trace in traces]), 0.0),
         "client_delay_token_ms": error(distribution(StampedShot.delays_s), 0.0),
         "client_cpu_share": round(found.client.cpu_share, 3),
         "client_verdict": found.client.verdict,
@@ -108,6 +114,36 @@ def cpu_name() -> str:
     return platform.processor()
 
 
+def show(row: dict[str, Any]) -> None:
+    """One line of the table."""
+    pairs = (row[name] for name in COLUMNS)
+    print(
+        f"{row['streams']:7d} {row['requests_per_s']:6.1f} {row['ideal_requests_per_s']:6.1f}",
+        *(f"{pair['p50']:7.2f} /{pair['p99']:7.2f}" for pair in pairs),
+        f"{row['client_cpu_share']:5.0%}  {row['client_verdict']}",
+        sep=" | ",
+        flush=True,
+    )
+
+
+def record(rows: list[dict[str, Any]], load_before: float) -> dict[str, Any]:
+    """The rows with all that they depend on."""
+    policy = SCHEDULING.get(os.sched_getscheduler(0), "other")
+    return {
+        "what": "client accuracy against a mock engine",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "truth": {"ttft_ms": TTFT_MS, "itl_ms": ITL_MS, "output_tokens": TOKENS},
+        "host": {"cpu": cpu_name(), "cores": os.cpu_count(), "kernel": platform.release()},
+        "load_average_1_min": {"before": round(load_before, 2), "after": round(os.getloadavg()[0], 2)},
+        "scheduling": {"policy": policy, "niceness": os.nice(0)},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("model-optimizer", "orjson")},
+        },
+        "rows": rows,
+    }
+
+
 def main() -> None:
     """Measure all rows, print them, write the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -119,32 +155,15 @@ def main() -> None:
     options = parser.parse_args()
     os.sched_setaffinity(0, {options.client_core})
     setattr(level, "Shot", StampedShot)  # noqa: B010 (the product's own path, with one more number noted)
-    began = os.getloadavg()[0]
-    rows = []
-    print(f"{'streams':>7} {'req/s':>7} {'ideal':>7} | TTFT error p50 / p99 ms | ITL error p50 / p99 | client delay p50 / p99 | CPU")
+    load_before, rows = os.getloadavg()[0], []
+    print("streams  req/s  ideal | TTFT error ms    | ITL error ms     | client delay ms  | connect ms       |   CPU")
     for streams in options.streams:
-        row = measure(streams, options.seconds, options.mock_core)
-        rows.append(row)
-        ttft, itl, own = row["ttft_error_ms"], row["itl_error_ms"], row["client_delay_first_token_ms"]
-        print(
-            f"{streams:7d} {row['requests_per_s']:7.1f} {row['ideal_requests_per_s']:7.1f} | "
-            f"{ttft['p50']:10.2f} / {ttft['p99']:10.2f} | {itl['p50']:8.2f} / {itl['p99']:8.2f} | "
-            f"{own['p50']:9.2f} / {own['p99']:10.2f} | {row['client_cpu_share']:.0%}  {row['client_verdict']}",
-            flush=True,
-        )
+        rows.append(measure(streams, options.seconds, options.mock_core))
+        show(rows[-1])
         time.sleep(1.0)
-    record = {
-        "what": "client accuracy against a mock engine",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "truth": {"ttft_ms": TTFT_MS, "itl_ms": ITL_MS, "output_tokens": TOKENS},
-        "host": {"cpu": cpu_name(), "cores": os.cpu_count(), "kernel": platform.release()},
-        "load_average_1_min": {"before": round(began, 2), "after": round(os.getloadavg()[0], 2)},
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("model-optimizer", "orjson")}},
-        "rows": rows,
-    }
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(record, indent=2) + "\n")
+        options.output.write_text(json.dumps(record(rows, load_before), indent=2) + "\n")
 
 
 if __name__ == "__main__":

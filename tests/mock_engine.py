@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import math
 import re
@@ -291,5 +292,6 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # its pauses would be mistaken for the client's
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(parse()))

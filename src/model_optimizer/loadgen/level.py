@@ -1,6 +1,6 @@
 """One load level: warm up, measure a steady window, and keep the load up until all that was counted has ended.
 
-The window opens when the warm-up has settled (warmup.py) or has lasted ``seconds_per_load``, at the end of a request.
+The window opens at the end of a request: when the warm-up has settled (warmup.py), or has lasted ``seconds_per_load``.
 It closes at the end of a request too, once ``seconds_per_load`` have passed and ``min_requests_per_load`` have ended,
 or when ``max_requests_per_load`` were sent. Counted are the requests *scheduled* inside it: the start-up burst lies
 before it, and the drain behind it. While the last counted requests finish, others keep the load up and are not
@@ -79,7 +79,7 @@ class Level:
         self._prompts = {phase: source.stream(f"{number}/{phase}") for phase in ("warm-up", "window", "drain")}
         self._warmup = WarmUp(load.concurrency or OPEN_LOOP_BURST)
         self._watch = HealthWatch()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._sent: list[Shot] = []
         self._finished: list[Shot] = []
         self._counted: list[Shot] = []
@@ -113,7 +113,7 @@ class Level:
             raise self._died()
         return self._outcome()
 
-    def _start(self, group: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[None, None, object]) -> None:
         task = group.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -131,14 +131,14 @@ class Level:
                 await asyncio.sleep(PAUSE_AFTER_ERROR_S)
 
     async def _open_loop(self, group: asyncio.TaskGroup) -> None:
-        """Requests leave at their times, whatever became of the earlier ones."""
+        """Requests leave at their times, whatever became of the earlier ones.
+
+        A timer of the event loop is up to a millisecond late; timed from when they were due, that is part of TTFT.
+        """
         for at_s in poisson(self._load.rate_per_s or 1.0, self._seed):
             due_s = self._began_s + at_s
             await asyncio.sleep(max(0.0, due_s - clock()))
-            self._start(group, self._one_shot(due_s))
-
-    async def _one_shot(self, due_s: float) -> None:
-        await self._request(due_s)
+            self._start(group, self._request(due_s))
 
     async def _request(self, due_s: float | None) -> bool:
         """Send one request, now or due at ``due_s``. True where it succeeded."""
@@ -167,7 +167,11 @@ class Level:
         self._refused = self._refused + 1 if error_kind(shot.error or "") == "connect" else 0
         if not self._start_s:
             self._settled = self._warmup.add(shot)
-            if self._settled or self._is_hopeless():
+            long_enough = shot.end_s - self._began_s >= self._traffic.seconds_per_load
+            if long_enough and self._warmup.num_requests > self._warmup.burst:
+                self._settled = self._warmup.settled(2)
+                self._open_window(shot.end_s)
+            elif self._settled or self._is_hopeless():
                 self._open_window(shot.end_s)
         elif not self._end_s:
             enough = len(self._counted) - self._num_pending >= self._traffic.min_requests_per_load
@@ -200,9 +204,7 @@ class Level:
         limit_s = self._traffic.seconds_per_load
         if not self._start_s:
             waited_s = now_s - self._began_s
-            a_round = self._warmup.num_requests > self._warmup.burst
-            if (waited_s >= limit_s and a_round) or waited_s >= CAP * limit_s:
-                self._settled = self._warmup.settled(2)
+            if waited_s >= CAP * limit_s:
                 self._open_window(now_s)
             self._emit(
                 "progress", what=f"load {self._load}: warming up", done=min(waited_s, limit_s), total=limit_s, unit="s"

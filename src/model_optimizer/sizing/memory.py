@@ -7,6 +7,7 @@ their constants carry their origin and are corrected by what an engine reports w
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from model_optimizer.records.knowledge import SchemeSpec
@@ -22,7 +23,13 @@ REPLICATED = frozenset({"norms", "router", "other"})
 
 
 class EngineMemory(NamedTuple):
-    """How an engine takes memory. ``share`` is of the total (vLLM), of what is static (SGLang) or of what is free."""
+    """How an engine takes memory. ``share`` is a share of what ``share_of`` names:
+
+    ``total``: everything it uses stays inside (vLLM's gpu_memory_utilization; also engines without such a setting).
+    ``weights_and_kv``: weights and KV cache; activations and graphs come out of the rest (SGLang's
+    mem_fraction_static). ``free_after_weights``: the KV cache's part of what is free once the rest is loaded
+    (TensorRT-LLM's free_gpu_memory_fraction). ``reserve_bytes`` are left alone before any share is taken.
+    """
 
     share: float
     share_of: str
@@ -30,6 +37,7 @@ class EngineMemory(NamedTuple):
     graph_bytes: float
     max_batched_tokens: int
     origin: str
+    reserve_bytes: float = 0.0
 
 
 def weights_by_class(model: ModelSpec, scheme: SchemeSpec | None, split: Parallelism) -> dict[str, float]:
@@ -48,6 +56,9 @@ def weights_by_class(model: ModelSpec, scheme: SchemeSpec | None, split: Paralle
             total = item.parameters * (16.0 if kept else scheme.weight_bits) / 8
         share = 1.0 if item.name in ("embeddings", "head") else stage
         found[item.name] = total * share / _ranks(item.name, split)
+    ends = sorted((name for name in ("embeddings", "head") if name in found), key=lambda name: found[name])
+    if split.pipeline > 1 and len(ends) == 2:
+        del found[ends[0]]  # they are on different GPUs; the fullest has the larger
     return found
 
 
@@ -76,28 +87,26 @@ def plan_memory(
     kv_bytes_per_element: float = 2.0,
     live_tokens: float = 1024.0,
     max_num_seqs: int = 256,
+    weights: Mapping[str, float] | None = None,
 ) -> MemoryPlan:
-    """What fits into ``total_bytes`` of one GPU.
+    """What fits into ``total_bytes`` of one GPU. ``weights``: as ``weights_by_class`` gave them, where known already.
 
     Activation peak: the largest mixed step holds ``max_batched_tokens`` rows of about 4 · hidden + 2 · intermediate
     elements of 2 bytes (residual, normed input, attention output and the gated MLP's two halves), plus 4-byte logits of
     ``max_num_seqs`` rows over the vocabulary.
     """
-    weights = weights_by_class(model, scheme, split)
+    weights = weights_by_class(model, scheme, split) if weights is None else weights
     weight_bytes = sum(weights.values())
     width = 4 * model.hidden_size + 2 * (model.intermediate_size or 4 * model.hidden_size) / split.tensor
     activations = engine.max_batched_tokens * width * 2 + min(max_num_seqs, 1024) * model.vocab_size * 4
-    taken = weight_bytes + activations + engine.graph_bytes + engine.runtime_bytes
-    usable = _usable(total_bytes, taken, engine)
-    kv_bytes = usable - taken if engine.share_of != "free_after_weights" else usable
+    usable, kv_bytes = _room(total_bytes - engine.reserve_bytes, weight_bytes, activations, engine)
     per_token = kv_bytes_per_token_per_gpu(model, split, kv_bytes_per_element)
     fixed = _fixed_kv_bytes(model, split, kv_bytes_per_element)
     kv_tokens = max(0, int(kv_bytes / per_token)) if per_token else 0
-    longest = max(0, int((kv_bytes - fixed) / per_token)) if per_token else model.max_position_embeddings
-    window = model.sliding_window or 1
-    one_sequence = per_token * live_tokens + fixed * min(1.0, live_tokens / window)
+    longest = _longest(model, kv_bytes, per_token, fixed)
+    one_sequence = per_token * live_tokens + fixed * min(1.0, live_tokens / (model.sliding_window or 1))
     sequences = int(kv_bytes / one_sequence) if kv_bytes > 0 and one_sequence else 0
-    return MemoryPlan(
+    return MemoryPlan.model_construct(  # thousands a plan, all of them our own numbers: not validated again
         usable_bytes=usable,
         weight_bytes=weight_bytes,
         activation_bytes=activations,
@@ -106,10 +115,23 @@ def plan_memory(
         kv_bytes=kv_bytes,
         kv_bytes_per_token=per_token,
         kv_tokens=kv_tokens,
-        longest_context=min(model.max_position_embeddings, longest),
+        longest_context=longest,
         max_sequences=max(0, sequences),
-        weights=weights,
+        weights=dict(weights),
     )
+
+
+def _longest(model: ModelSpec, kv_bytes: float, per_token: float, fixed: float) -> int:
+    """The longest sequence that fits alone: sliding layers cost ``fixed`` at their full window, in proportion before."""
+    window = model.sliding_window
+    if kv_bytes <= 0:
+        return 0
+    if fixed and window:
+        within = kv_bytes / (per_token + fixed / window)
+        tokens = within if within < window else (kv_bytes - fixed) / per_token if per_token else math.inf
+    else:
+        tokens = kv_bytes / per_token if per_token else math.inf
+    return int(min(model.max_position_embeddings, tokens))
 
 
 def explain_memory(
@@ -117,25 +139,38 @@ def explain_memory(
 ) -> tuple[Term, ...]:
     """The arithmetic of a plan, line by line."""
     stored = "as stored" if scheme is None else f"{scheme.weight_bits:g} bits where {scheme.id} quantizes, else 16"
+    reserve = f", less {engine.reserve_bytes / 2**30:g} GiB left to others" if engine.reserve_bytes else ""
+    usable = {
+        "weights_and_kv": f"{engine.share:.2f} of total{reserve}: weights and KV cache; activations and graphs beside it",
+        "free_after_weights": f"all{reserve}",
+    }.get(engine.share_of, f"{engine.share:.2f} of total{reserve}")
+    left = {
+        "weights_and_kv": "usable − weights − runtime",
+        "free_after_weights": f"{engine.share:.2f} of (usable − weights − activations − graphs − runtime)",
+    }.get(engine.share_of, "usable − weights − activations − graphs − runtime")
     rows = (
         *((f"weights: {name}", value, stored, "headers") for name, value in plan.weights.items()),
         ("activations", plan.activation_bytes, f"{engine.max_batched_tokens} tokens a step, and logits", engine.origin),
         ("CUDA graphs", plan.graph_bytes, "estimate", engine.origin),
         ("runtime", plan.runtime_bytes, "context, allocator, communication", engine.origin),
-        ("usable", plan.usable_bytes, f"{engine.share:.2f} of {engine.share_of.replace('_', ' ')}", engine.origin),
-        ("KV cache", plan.kv_bytes, "usable − weights − activations − graphs − runtime", "arithmetic"),
+        ("usable", plan.usable_bytes, usable, engine.origin),
+        ("KV cache", plan.kv_bytes, left, "arithmetic"),
         ("KV per token", plan.kv_bytes_per_token, model.attention, "config.json"),
     )
     return tuple(Term(name=n, value=v, unit="B", formula=f, origin=o) for n, v, f, o in rows)
 
 
-def _usable(total_bytes: float, taken: float, engine: EngineMemory) -> float:
-    """``total``: vLLM's gpu_memory_utilization. ``weights_and_kv``: SGLang's mem_fraction_static, activations outside.
-    ``free_after_weights``: TensorRT-LLM's free_gpu_memory_fraction. ``all``: no cap of its own (llama.cpp).
-    """
+def _room(total: float, weights: float, activations: float, engine: EngineMemory) -> tuple[float, float]:
+    """What the engine may use, and what of it is left for the KV cache (negative: that much is missing)."""
+    beside = activations + engine.graph_bytes
     if engine.share_of == "free_after_weights":
-        return (total_bytes - taken) * engine.share
-    return total_bytes * engine.share
+        free = total - weights - beside - engine.runtime_bytes
+        return total, free * (engine.share if free > 0 else 1.0)
+    usable = total * engine.share
+    if engine.share_of == "weights_and_kv":
+        usable = min(usable, total - beside)
+        return usable, usable - weights - engine.runtime_bytes
+    return usable, usable - weights - beside - engine.runtime_bytes
 
 
 def _fixed_kv_bytes(model: ModelSpec, split: Parallelism, bytes_per_element: float) -> float:

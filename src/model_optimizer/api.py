@@ -31,7 +31,6 @@ from model_optimizer.stages.plan import make_plan
 from model_optimizer.store.journal import Journal, find_run, now, read_manifest, run_folder
 from model_optimizer.store.objects import Store, make_folder, write_atomically
 
-
 Ask = Callable[[ToolStatus], bool]
 
 
@@ -101,8 +100,15 @@ def look(ref: str, tools: Toolbox, *, show: Emit) -> ModelSpec:
     if ref != DEMO:
         return read_checkpoint(resolve_model(ref, emit=show)).model_copy(update={"source": ref})
     packed = read_checkpoint(demo_file(tools))
-    unpacked = {"format": "hf", "weight_dtype": "BF16", "quantized_as": None, "weight_bytes": packed.num_parameters * 2}
-    return packed.model_copy(update={"source": "demo", **unpacked})
+    unpacked = {
+        "source": "demo",
+        "format": "hf",
+        "architecture": "LlamaForCausalLM",
+        "weight_dtype": "BF16",
+        "quantized_as": None,
+        "weight_bytes": packed.num_parameters * 2,
+    }
+    return packed.model_copy(update=unpacked)
 
 
 def inspect(ref: str, *, show: Emit) -> ModelSpec:

@@ -90,7 +90,7 @@ def test_killed_twenty_times_it_still_ends_the_same(new_home: Callable[[], Path]
         found = RunManifest.from_json(cli(home, "status", "--json").stdout)
         assert outcomes(found) == outcomes(expected)
         events = events_of(home)
-        starts = Counter(event["key"] for event in events if event["kind"] == "stage_started")
+        starts = Counter(str(event["key"]) for event in events if event["kind"] == "stage_started")
         assert sum(starts.values()) - len(starts) <= kills
         finished = Counter(e["key"] for e in events if e["kind"] == "stage_finished" and e["status"] == "run")
         assert max(finished.values()) == 1
@@ -99,4 +99,4 @@ def test_killed_twenty_times_it_still_ends_the_same(new_home: Callable[[], Path]
 
 def outcomes(manifest: RunManifest) -> list[tuple[str, str, str | None]]:
     """Each candidate with what became of it and the digest of what was built."""
-    return [(v.candidate.id, v.outcome, v.artifact and v.artifact.content_digest) for v in manifest.verdicts]
+    return [(v.candidate.id, v.outcome, v.artifact.content_digest if v.artifact else None) for v in manifest.verdicts]

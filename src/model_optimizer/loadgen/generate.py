@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from typing import Any
 
 from model_optimizer.errors import ServerUnusable
 from model_optimizer.records.base import Emit
@@ -17,16 +18,16 @@ def generate(
 ) -> tuple[Generation, ...]:
     """One answer a prompt, temperature 0. Raises ``ServerUnusable`` where the endpoint does not answer in its format."""
     answers = []
+    model = str(_post(f"{base_url}/v1/models", None, timeout_s)["data"][0]["id"])
     for number, prompt in enumerate(prompts):
         emit("progress", what="answering prompts", done=number, total=len(prompts), unit="prompts")
         body = {
-            "model": _served_model(base_url, timeout_s) if number == 0 else model,
+            "model": model,
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": max_tokens,
             "temperature": 0,
             "seed": 0,
         }
-        model = body["model"]
         reply = _post(f"{base_url}/v1/chat/completions", body, timeout_s)
         try:
             choice = reply["choices"][0]
@@ -48,12 +49,7 @@ def generate(
     return tuple(answers)
 
 
-def _served_model(base_url: str, timeout_s: float) -> str:
-    reply = _post(f"{base_url}/v1/models", None, timeout_s)
-    return str(reply["data"][0]["id"])
-
-
-def _post(url: str, body: dict[str, object] | None, timeout_s: float) -> dict:
+def _post(url: str, body: dict[str, object] | None, timeout_s: float) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 (http only)
     try:

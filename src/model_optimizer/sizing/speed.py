@@ -23,7 +23,11 @@ class Device(NamedTuple):
 
 
 class Efficiency(NamedTuple):
-    """Shares of the peak that engines reach, fixed cost of a step, and where these numbers come from."""
+    """Shares of the peak that engines reach, fixed cost of a step, and where these numbers come from.
+
+    ``sequence_overhead_s``: what each sequence of a batch adds to a decode step on the host and in small kernels
+    (scheduling, block tables, sampling, streaming its token). Without it large batches of small models look too fast.
+    """
 
     bandwidth: float
     compute: float
@@ -32,6 +36,7 @@ class Efficiency(NamedTuple):
     allreduce_latency_s: float
     spread: float
     origin: str
+    sequence_overhead_s: float = 0.0
 
 
 class Load(NamedTuple):
@@ -114,11 +119,12 @@ class Replica:
         """Seconds of one decode step of ``batch`` sequences at ``context`` tokens each.
 
         Weights are read once a step, the KV cache once a sequence; each token costs 2 · active parameters FLOP. Two
-        all-reduces a layer move 2 (n−1)/n · batch · hidden · 2 bytes over the link (ring).
+        all-reduces a layer move 2 (n−1)/n · batch · hidden · 2 bytes over the link (ring). The host handles every
+        sequence of the batch once a step.
         """
         moved = self.weights_read(batch) + batch * context * self.kv_bytes_per_token
         compute = batch * 2 * self.active / self.rate
-        return max(moved / self.bandwidth, compute) + self._allreduce_s(batch) + self.overhead_s
+        return max(moved / self.bandwidth, compute) + self._allreduce_s(batch) + self._overhead_s(batch)
 
     def binds(self, batch: float, context: float) -> str:
         """What a decode step waits for most: weights, KV cache, compute, link or overhead."""
@@ -127,7 +133,7 @@ class Replica:
             "KV cache": batch * context * self.kv_bytes_per_token / self.bandwidth,
             "compute": batch * 2 * self.active / self.rate,
             "link": self._allreduce_s(batch),
-            "overhead": self.overhead_s,
+            "overhead": self._overhead_s(batch),
         }
         return max(parts, key=lambda name: parts[name])
 
@@ -180,6 +186,9 @@ class Replica:
             ttft_floor_s=ideal.prefill_s(load.prompt_tokens),
             binds=self.binds(max(1.0, load.concurrency), load.live_tokens),
         )
+
+    def _overhead_s(self, batch: float) -> float:
+        return self.overhead_s + batch * self.how.sequence_overhead_s
 
     def _allreduce_s(self, tokens: float) -> float:
         ranks = self.split.tensor

@@ -25,6 +25,8 @@ import numpy as np
 BLOCK = 32  # positions; differences of neighbours are correlated, those of blocks hardly (docs/accuracy.md)
 RESAMPLES = 2000
 ROWS = 32  # probes whose whole distributions are in memory at once
+REST_MIN = 1e-7  # what float32 log-probabilities can say about 1 minus their sum
+NLL_MAX = 100.0  # a token called impossible costs this much, so that one of them does not make every mean infinite
 
 
 def log_softmax(logits):
@@ -47,8 +49,8 @@ def full_divergence(ref, cand):
     size = min(ref.shape[1], cand.shape[1])
     kl, gap, norm = [], 0.0, 0.0
     for first in range(0, len(ref), ROWS):
-        r = np.asarray(ref[first : first + ROWS, :size], np.float64)
-        c = np.asarray(cand[first : first + ROWS, :size], np.float64)
+        r = np.array(ref[first : first + ROWS, :size], np.float64)
+        c = np.array(cand[first : first + ROWS, :size], np.float64)
         broken = ~np.isfinite(c).all(axis=1)
         c[broken] = 0.0
         r -= r.mean(axis=1, keepdims=True)
@@ -62,21 +64,18 @@ def full_divergence(ref, cand):
 
 def top_divergence(ref, ids, logprobs):
     """KL of each probe over the tokens that the candidate named, and one bucket for all others."""
-    kl = []
-    for first in range(0, len(ref), ROWS):
-        p_all = log_softmax(np.asarray(ref[first : first + ROWS], np.float64))
-        for row, (named, q) in zip(
-            p_all, zip(ids[first : first + ROWS], logprobs[first : first + ROWS], strict=True), strict=True
-        ):
-            use = (named >= 0) & (named < len(row)) & np.isfinite(q)
-            if not use.any():
-                kl.append(math.log(len(row)) + float((np.exp(row) * row).sum()))
-                continue
-            p, q = row[named[use]], q[use].astype(np.float64)
-            rest_p, rest_q = max(1.0 - np.exp(p).sum(), 0.0), max(1.0 - np.exp(q).sum(), 1e-12)
-            rest = rest_p * (math.log(rest_p) - math.log(rest_q)) if rest_p > 0 else 0.0
-            kl.append(max(float((np.exp(p) * (p - q)).sum()) + rest, 0.0))
-    return np.array(kl)
+    kl = np.zeros(len(ref))
+    for i in range(len(ref)):
+        row = log_softmax(np.array(ref[i : i + 1], np.float64))[0]
+        use = (ids[i] >= 0) & (ids[i] < len(row)) & np.isfinite(logprobs[i])
+        if not use.any():
+            kl[i] = math.log(len(row)) + float((np.exp(row) * row).sum())
+            continue
+        p, q = row[ids[i][use]], logprobs[i][use].astype(np.float64)
+        rest_p, rest_q = max(1.0 - np.exp(p).sum(), 0.0), max(1.0 - np.exp(q).sum(), REST_MIN)
+        rest = rest_p * (math.log(rest_p) - math.log(rest_q)) if rest_p > 0 else 0.0
+        kl[i] = max(float((np.exp(p) * (p - q)).sum()) + rest, 0.0)
+    return kl
 
 
 def likelihoods(ref, cand, cand_info, vocab_size):
@@ -84,7 +83,7 @@ def likelihoods(ref, cand, cand_info, vocab_size):
     measured = ~np.isnan(cand) if cand_info["method"] == "server_top_k" else np.ones(cand.shape, bool)
     r, c = ref[measured].astype(np.float64), cand[measured].astype(np.float64)
     c[~np.isfinite(c)] = math.log(vocab_size)
-    return r, c
+    return r, np.minimum(c, NLL_MAX)
 
 
 def compare(reference, candidate):
@@ -107,11 +106,8 @@ def compare(reference, candidate):
         top_k = None
     else:
         ids = np.load(candidate / "probe_top_ids.npy")
-        kl, relative_l2, top_k = (
-            top_divergence(ref_logits, ids, np.load(candidate / "probe_top_logprobs.npy")),
-            None,
-            ids.shape[1],
-        )
+        kl = top_divergence(ref_logits, ids, np.load(candidate / "probe_top_logprobs.npy"))
+        relative_l2, top_k = None, ids.shape[1]
     return {
         "num_tokens": len(r),
         "reference_perplexity": float(np.exp(r.mean())),

@@ -168,7 +168,7 @@ class Head:
 
     def rounded(self, rows):
         """Hidden states as llama.cpp's CPU kernels see them for this type of head (ggml: ``vec_dot_type``)."""
-        if self.type == Type.F32:
+        if self.type == Type.F32 or not len(rows):
             return rows
         if self.type == Type.F16:
             return rows.astype(np.float16).astype(np.float32)

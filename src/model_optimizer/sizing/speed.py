@@ -1,11 +1,12 @@
 """Roofline estimates: how long a prefill and a decode step take at least, about, and what that means under load.
 
-Floors use the sourced peak and nothing else, so they may refuse: no implementation is faster. Estimates divide by
-efficiencies that carry their origin, and come as a range.
+Floors use the sourced peaks and nothing else, so they may refuse: no implementation that makes one token a step is
+faster. Estimates divide by efficiencies that carry their origin, and come as a range.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,12 +15,18 @@ from model_optimizer.records.sizing import Parallelism, Span, SpeedEstimate, Ter
 
 
 class Device(NamedTuple):
-    """What the arithmetic needs of a GPU (or CPU): base units, dense rates of the type that is computed in."""
+    """What the arithmetic needs of a GPU (or CPU): base units, dense rates of the type that is computed in.
+
+    For floors: ``peak_flops`` is the fastest rate that any kernel for the scheme could reach (``None``: not known, then
+    arithmetic sets no floor), ``cache_bytes`` what the last cache may keep from one step to the next.
+    """
 
     bandwidth_bytes_s: float
     flops: float
     link_bytes_s: float
     kv_read_bytes_per_element: float = 2.0
+    peak_flops: float | None = None
+    cache_bytes: float = 0.0
 
 
 class Efficiency(NamedTuple):
@@ -27,6 +34,9 @@ class Efficiency(NamedTuple):
 
     ``sequence_overhead_s``: what each sequence of a batch adds to a decode step on the host and in small kernels
     (scheduling, block tables, sampling, streaming its token). Without it large batches of small models look too fast.
+    The first token: ``ttft_overhead_s`` for the request's way in and out, ``ttft_prefills`` prefill times until it is
+    there (it waits for the step that is running and is itself cut into steps shared with decoding), ``queue_share`` of
+    a prefill for every other user. ``ttft_spread`` is the range of TTFT, ``spread`` of all else.
     """
 
     bandwidth: float
@@ -37,10 +47,14 @@ class Efficiency(NamedTuple):
     spread: float
     origin: str
     sequence_overhead_s: float = 0.0
+    ttft_overhead_s: float = 0.0
+    ttft_prefills: float = 1.0
+    queue_share: float = 0.0
+    ttft_spread: float = 0.0
 
 
 class Load(NamedTuple):
-    """The traffic as the arithmetic sees it: users at once, mean tokens of a prompt and of an answer."""
+    """Users at once who all send the same request."""
 
     concurrency: float
     prompt_tokens: float
@@ -52,8 +66,43 @@ class Load(NamedTuple):
         return self.prompt_tokens + self.output_tokens / 2
 
 
+class Mix(NamedTuple):
+    """Requests by class: (prompt tokens, answer tokens, share). The shares add up to one."""
+
+    classes: tuple[tuple[float, float, float], ...]
+
+    @property
+    def prompt_tokens(self) -> float:
+        """Mean prompt."""
+        return sum(prompt * share for prompt, _, share in self.classes)
+
+    @property
+    def output_tokens(self) -> float:
+        """Mean answer."""
+        return sum(answer * share for _, answer, share in self.classes)
+
+    @property
+    def live_tokens(self) -> float:
+        """Mean context of a request in the middle of its answer."""
+        return self.prompt_tokens + self.output_tokens / 2
+
+    def prompt_at(self, share: float) -> float:
+        """The prompt length that this share of requests does not exceed."""
+        seen = 0.0
+        for prompt, _, part in sorted(self.classes):
+            seen += part
+            if seen >= share - 1e-9:
+                return prompt
+        return max(prompt for prompt, _, _ in self.classes)
+
+
 ONE_GPU = Parallelism()
 IDEAL = Efficiency(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, "sourced peak")
+
+# Largest excess of a request's TPOT over the mean, by share of requests: from P99 against the mean of the H200 runs
+# (1.05 to 1.1 at 16 to 256 users), rounded up. Waiting for a first token is about exponential instead.
+_TPOT_TAIL = ((0.5, 1.0), (0.9, 1.07), (0.95, 1.10), (0.99, 1.15), (1.0, 1.30))
+_WAIT_CAP = 0.999  # "max" of a few thousand requests
 
 
 def active_parameters(model: ModelSpec) -> float:
@@ -77,8 +126,16 @@ def touched_share(model: ModelSpec, tokens: float) -> float:
     return float(1.0 - (1.0 - model.moe.experts_per_token / model.moe.num_experts) ** max(1.0, tokens))
 
 
+def tpot_tail(share: float) -> float:
+    """How much slower than the mean the request at that share is."""
+    return next(factor for edge, factor in _TPOT_TAIL if share <= edge)
+
+
 class Speed(NamedTuple):
-    """One load's prediction as plain numbers; ``extra_s`` is what a prefill adds to other users' decode steps."""
+    """One load's prediction as plain numbers; ``extra_s`` is what a prefill adds to other users' decode steps.
+
+    ``queue_s`` is the mean wait for the prefills of others, part of ``ttft_s``.
+    """
 
     ttft_s: float
     tpot_s: float
@@ -86,10 +143,15 @@ class Speed(NamedTuple):
     step_s: float
     prefill_s: float
     extra_s: float
+    queue_s: float = 0.0
 
 
 class Replica:
-    """The arithmetic of one replica with everything worked out that does not depend on the load."""
+    """The arithmetic of one replica with everything worked out that does not depend on the load.
+
+    ``micro_batches``: parts into which a pipeline cuts the batch so that its stages work at the same time; 1 where they
+    take turns (llama.cpp's layer split). ``weight_bytes`` are those of one GPU.
+    """
 
     def __init__(
         self,
@@ -100,10 +162,12 @@ class Replica:
         *,
         kv_bytes_per_token: float,
         split: Parallelism = ONE_GPU,
+        micro_batches: int = 1,
+        active: float | None = None,
     ) -> None:
         self.model, self.device, self.how, self.split = model, device, how, split
-        self.kv_bytes_per_token = kv_bytes_per_token
-        self.active = active_parameters(model)
+        self.kv_bytes_per_token, self.micro_batches = kv_bytes_per_token, micro_batches
+        self.active = active_parameters(model) if active is None else active
         self.bandwidth = device.bandwidth_bytes_s * how.bandwidth
         self.rate = device.flops * how.compute * split.num_gpus
         self.overhead_s = how.step_overhead_s + model.num_layers * how.layer_overhead_s
@@ -120,11 +184,16 @@ class Replica:
 
         Weights are read once a step, the KV cache once a sequence; each token costs 2 · active parameters FLOP. Two
         all-reduces a layer move 2 (n−1)/n · batch · hidden · 2 bytes over the link (ring). The host handles every
-        sequence of the batch once a step.
+        sequence of the batch once a step. A token passes the stages of a pipeline one after the other.
         """
-        moved = self.weights_read(batch) + batch * context * self.kv_bytes_per_token
-        compute = batch * 2 * self.active / self.rate
-        return max(moved / self.bandwidth, compute) + self._allreduce_s(batch) + self._overhead_s(batch)
+        part = max(1.0, batch / self.micro_batches)
+        moved = self.weights_read(part) + part * context * self.kv_bytes_per_token
+        compute = part * 2 * self.active / self.rate
+        return (
+            self.split.pipeline * max(moved / self.bandwidth, compute)
+            + self._messages_s(part)
+            + self._overhead_s(batch)
+        )
 
     def binds(self, batch: float, context: float) -> str:
         """What a decode step waits for most: weights, KV cache, compute, link or overhead."""
@@ -132,7 +201,7 @@ class Replica:
             "weights": self.weights_read(batch) / self.bandwidth,
             "KV cache": batch * context * self.kv_bytes_per_token / self.bandwidth,
             "compute": batch * 2 * self.active / self.rate,
-            "link": self._allreduce_s(batch),
+            "link": self._messages_s(batch),
             "overhead": self._overhead_s(batch),
         }
         return max(parts, key=lambda name: parts[name])
@@ -142,77 +211,162 @@ class Replica:
 
         FLOP: 2 · active parameters · tokens, plus causal attention's 2 · layers · heads · head_dim · tokens².
         """
-        spec = self.model
-        attention = 2 * spec.num_layers * spec.num_attention_heads * spec.head_dim * tokens**2
-        compute = (2 * self.active * tokens + attention) / self.rate
-        return max(compute, self.weights_read(tokens) / self.bandwidth) + self._allreduce_s(tokens) + self.overhead_s
+        compute = self._flop(tokens) / self.rate
+        read = self.weights_read(tokens) / self.bandwidth
+        return self.split.pipeline * max(compute, read) + self._messages_s(tokens) + self.overhead_s
+
+    def tpot_floor_s(self) -> float:
+        """Weights over peak bandwidth for a single user, less what a cache may keep: no engine is below it.
+
+        One token a step is assumed; drafting several tokens a step (speculative decoding) is the way around it.
+        """
+        read = max(0.0, self.weights_read(1) - self.device.cache_bytes)
+        return self.split.pipeline * read / self.device.bandwidth_bytes_s
+
+    def ttft_floor_s(self, tokens: float) -> float:
+        """FLOP of a prompt over the peak of all GPUs, or the weights over the bandwidth, whichever is longer."""
+        peak = self.device.peak_flops
+        compute = self._flop(tokens) / (peak * self.split.num_gpus) if peak else 0.0
+        return max(compute, self.tpot_floor_s())
+
+    def steady(self, mix: Mix) -> Steady:
+        """The replica under requests of this mix."""
+        return Steady(self, mix)
 
     def at(self, load: Load) -> Speed:
-        """The steady state of ``load.concurrency`` users who each wait for their answer.
-
-        A request takes its prefill and ``output_tokens`` decode steps; while it decodes, the prefills of the others
-        take their turns. With c users, t_p a prefill, t_d a decode step of c sequences and t_x what a prefill adds to a
-        step (it shares the reading of the weights): TPOT = t_d + (c − 1) · t_x / output_tokens; TTFT = t_p + t_d + half
-        of the prefills due during one step; requests a second = c / (TTFT + output_tokens · TPOT).
-        """
-        users, answers = max(1.0, load.concurrency), max(1.0, load.output_tokens)
-        step = self.decode_step_s(users, load.live_tokens)
-        prefill = self.prefill_s(load.prompt_tokens)
-        weights = self.weights_read(load.prompt_tokens) / self.bandwidth
-        extra = max(0.2 * prefill, prefill - weights - self.how.step_overhead_s)
-        tpot = step + (users - 1) * extra / answers
-        ttft = prefill + step + (users - 1) * prefill / answers * 0.5
-        return Speed(ttft, tpot, users / (ttft + answers * tpot), step, prefill, extra)
+        """The steady state under one kind of request: see ``Steady.at``."""
+        return self._alike(load).at(load.concurrency)
 
     def estimate(self, load: Load) -> SpeedEstimate:
-        """``at`` as a record: ranges, floors, what binds, and the arithmetic line by line."""
-        speed = self.at(load)
-        ideal = Replica(
-            self.model,
-            {"all": self.dense_bytes, "experts": self.expert_bytes},
-            self.device,
-            IDEAL,
-            kv_bytes_per_token=self.kv_bytes_per_token,
-            split=self.split,
-        )
-        return SpeedEstimate(
-            concurrency=load.concurrency,
-            ttft_s=self._span(speed.ttft_s),
-            tpot_s=self._span(speed.tpot_s),
-            output_tokens_per_s=self._span(speed.request_rate_per_s * load.output_tokens),
-            request_rate_per_s=self._span(speed.request_rate_per_s),
-            tokens_per_s_per_user=self._span(1 / speed.tpot_s),
-            tpot_floor_s=ideal.decode_step_s(1, load.live_tokens),
-            ttft_floor_s=ideal.prefill_s(load.prompt_tokens),
-            binds=self.binds(max(1.0, load.concurrency), load.live_tokens),
-        )
+        """``at`` as a record, with ranges and floors."""
+        return self._alike(load).estimate(load.concurrency)
+
+    def explain(self, load: Load) -> tuple[Term, ...]:
+        """The arithmetic at this load, line by line."""
+        return self._alike(load).explain(load.concurrency)
+
+    def _alike(self, load: Load) -> Steady:
+        return Steady(self, Mix(((load.prompt_tokens, load.output_tokens, 1.0),)))
+
+    def _flop(self, tokens: float) -> float:
+        spec = self.model
+        attention = 2 * spec.num_layers * spec.num_attention_heads * spec.head_dim * tokens**2
+        return 2 * self.active * tokens + attention
 
     def _overhead_s(self, batch: float) -> float:
         return self.overhead_s + batch * self.how.sequence_overhead_s
 
-    def _allreduce_s(self, tokens: float) -> float:
-        ranks = self.split.tensor
-        if ranks == 1:
-            return 0.0
-        moved = 2 * (ranks - 1) / ranks * tokens * self.model.hidden_size * 2
-        return 2 * self.model.num_layers * (moved / self.device.link_bytes_s + self.how.allreduce_latency_s)
+    def _messages_s(self, tokens: float) -> float:
+        """All-reduces of tensor parallelism, and hand-overs between stages."""
+        ranks, stages = self.split.tensor, self.split.pipeline
+        row = tokens * self.model.hidden_size * 2
+        latency, link = self.how.allreduce_latency_s, self.device.link_bytes_s
+        reduces = 2 * self.model.num_layers * (2 * (ranks - 1) / ranks * row / link + latency) if ranks > 1 else 0.0
+        return reduces + (stages - 1) * (row / link + latency)
 
-    def _span(self, value: float) -> Span:
-        spread = 1 + self.how.spread
-        return Span(low=value / spread, value=value, high=value * spread)
 
-    def explain(self, load: Load) -> tuple[Term, ...]:
-        """The arithmetic at this load, line by line."""
-        how, device, read, speed = self.how, self.device, self.weights_read(load.concurrency), self.at(load)
-        bandwidth = f"{how.bandwidth:.2f} of {device.bandwidth_bytes_s:.4g}"
-        users = f"{load.concurrency:g} sequences of {load.live_tokens:.0f} tokens"
+class Steady:
+    """A replica under a mix of requests, in the steady state of users who each wait for their answer."""
+
+    def __init__(self, replica: Replica, mix: Mix) -> None:
+        self.replica, self.mix = replica, mix
+        self.answers = max(1.0, mix.output_tokens)
+        self.context = mix.live_tokens
+        how = replica.how
+        self._prefills = [(prompt, replica.prefill_s(prompt), share) for prompt, _, share in mix.classes]
+        self.prefill_s = sum(seconds * share for _, seconds, share in self._prefills)
+        self.extra_s = 0.0
+        for prompt, seconds, share in self._prefills:
+            weights = replica.weights_read(prompt) / replica.bandwidth
+            self.extra_s += share * max(0.2 * seconds, seconds - weights - how.step_overhead_s)
+
+    def at(self, users: float) -> Speed:
+        """With c users, t_p a prefill, t_d a decode step of c sequences and t_x what a prefill adds to a step of others
+        (it shares the reading of the weights): TPOT = t_d + (c − 1) · t_x / output_tokens. TTFT = overhead +
+        ``ttft_prefills`` · t_p + t_d + (c − 1) · ``queue_share`` · t_p. Requests a second = c / (TTFT + output_tokens ·
+        TPOT).
+        """
+        users, how = max(1.0, users), self.replica.how
+        step = self.replica.decode_step_s(users, self.context)
+        tpot = step + (users - 1) * self.extra_s / self.answers
+        queue = (users - 1) * how.queue_share * self.prefill_s
+        ttft = how.ttft_overhead_s + how.ttft_prefills * self.prefill_s + step + queue
+        rate = users / (ttft + self.answers * tpot)
+        return Speed(ttft, tpot, rate, step, self.prefill_s, self.extra_s, queue)
+
+    def ttft_at(self, speed: Speed, share: float) -> float:
+        """The TTFT that this share of requests does not exceed: the prompt of that share, and an exponential wait."""
+        how, prompt = self.replica.how, self.mix.prompt_at(share)
+        prefill = next(seconds for length, seconds, _ in self._prefills if length == prompt)
+        wait = speed.queue_s * -math.log(1.0 - min(share, _WAIT_CAP))
+        return how.ttft_overhead_s + how.ttft_prefills * prefill + speed.step_s + wait
+
+    def e2e_at(self, speed: Speed, share: float) -> float:
+        """The end-to-end time that this share of requests does not exceed: the class of that share, at its own TPOT."""
+        how = self.replica.how
+        wait = speed.queue_s * -math.log(1.0 - min(share, _WAIT_CAP)) + how.ttft_overhead_s + speed.step_s
+        tpot = speed.tpot_s * tpot_tail(share)
+        spans = sorted(
+            (wait + how.ttft_prefills * seconds + answer * tpot, part)
+            for (_, seconds, part), (_, answer, _) in zip(self._prefills, self.mix.classes, strict=True)
+        )
+        seen = 0.0
+        for span, part in spans:
+            seen += part
+            if seen >= share - 1e-9:
+                return span
+        return spans[-1][0]
+
+    def itl_at(self, speed: Speed, users: float, share: float) -> float:
+        """The gap between tokens that this share does not exceed: where more steps than that carry somebody's prefill,
+        a step with a prefill in it.
+        """
+        carrying = min(1.0, (max(1.0, users) - 1) / self.answers)
+        return speed.step_s + self.extra_s if carrying > 1.0 - share else speed.tpot_s * tpot_tail(share)
+
+    def estimate(self, users: float) -> SpeedEstimate:
+        """``at`` as a record: ranges, floors, what binds."""
+        speed, how = self.at(users), self.replica.how
+        wide = how.ttft_spread or how.spread
+        return SpeedEstimate(
+            concurrency=users,
+            ttft_s=_span(speed.ttft_s, wide),
+            tpot_s=_span(speed.tpot_s, how.spread),
+            output_tokens_per_s=_span(speed.request_rate_per_s * self.answers, how.spread),
+            request_rate_per_s=_span(speed.request_rate_per_s, how.spread),
+            tokens_per_s_per_user=_span(1 / speed.tpot_s, how.spread),
+            tpot_floor_s=self.replica.tpot_floor_s(),
+            ttft_floor_s=self.replica.ttft_floor_s(self.mix.prompt_tokens),
+            binds=self.replica.binds(max(1.0, users), self.context),
+        )
+
+    def explain(self, users: float) -> tuple[Term, ...]:
+        """The arithmetic at this many users, line by line."""
+        replica, speed = self.replica, self.at(users)
+        how, device, read = replica.how, replica.device, replica.weights_read(users)
+        gpus = replica.split.num_gpus
+        each = "" if gpus == 1 else " on each GPU"
+        load = f"{users:g} users, {self.context:.0f} tokens each"
+        kv = users * self.context * replica.kv_bytes_per_token
         rows = (
-            ("active parameters", self.active, "", "matrices a token meets", "headers"),
-            ("weights read a step", read, "B", "all but the embedding table, experts as touched", "arithmetic"),
-            ("memory bandwidth", self.bandwidth, "B/s", bandwidth, how.origin),
-            ("matrix rate", self.rate, "FLOP/s", f"{how.compute:.2f} of {device.flops:.4g} a GPU", how.origin),
-            ("decode step", speed.step_s, "s", users, "arithmetic"),
-            ("prefill", speed.prefill_s, "s", f"{load.prompt_tokens:.0f} tokens", "arithmetic"),
-            ("prefill inside decode steps", speed.extra_s, "s", "what a chunk adds to a step", "arithmetic"),
+            ("active parameters", replica.active, "", "matrices a token meets", "headers"),
+            ("weights read a step", read, "B", f"all but the embedding table, experts as touched{each}", "arithmetic"),
+            ("KV cache read a step", kv, "B", load + each, "arithmetic"),
+            ("memory bandwidth", replica.bandwidth, "B/s", f"{how.bandwidth:.2f} of the peak", how.origin),
+            ("matrix rate", replica.rate, "FLOP/s", f"{how.compute:.2f} of the peak, {gpus} GPU", how.origin),
+            ("step overhead", replica.overhead_s, "s", f"{replica.model.num_layers} layers and the step", how.origin),
+            ("messages a step", replica._messages_s(users), "s", "between GPUs", how.origin),
+            ("decode step", speed.step_s, "s", "max(bytes ÷ bandwidth, FLOP ÷ rate) + messages + overhead", load),
+            ("prefill", speed.prefill_s, "s", f"{self.mix.prompt_tokens:.0f} tokens in the mean", "arithmetic"),
+            ("prefill inside decode steps", speed.extra_s, "s", "what a prompt adds to the others' steps", "arithmetic"),
+            ("TPOT", speed.tpot_s, "s", f"step + {users - 1:g} · prefill inside ÷ {self.answers:.0f} tokens", load),
+            ("waiting for other prefills", speed.queue_s, "s", f"{users - 1:g} · {how.queue_share:g} · prefill", how.origin),
+            ("TTFT", speed.ttft_s, "s", f"{how.ttft_overhead_s * 1e3:g} ms + {how.ttft_prefills:g} · prefill + step + waiting", how.origin),
+            ("requests a second", speed.request_rate_per_s, "1/s", f"{users:g} ÷ (TTFT + {self.answers:.0f} · TPOT)", load),
+            ("TPOT floor", replica.tpot_floor_s(), "s", f"weights ÷ {device.bandwidth_bytes_s / 1e9:.0f} GB/s", "sourced peak"),
         )  # fmt: skip
         return tuple(Term(name=n, value=v, unit=u, formula=f, origin=o) for n, v, u, f, o in rows)
+
+
+def _span(value: float, spread: float) -> Span:
+    return Span(low=value / (1 + spread), value=value, high=value * (1 + spread))

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import time
 
+import pytest
+
 from model_optimizer.loadgen.health import HealthWatch
 from model_optimizer.records.measurement import ClientHealth
 
@@ -44,12 +46,15 @@ def test_a_blocked_loop_is_seen() -> None:
     assert "its event loop ran" in found.verdict and "others use" in found.verdict
 
 
-def test_a_busy_client_is_seen() -> None:
+def test_the_cpu_share_is_cpu_time_over_wall_time() -> None:
+    walls = []
+
     async def burn() -> None:
-        until = time.process_time() + 0.3
+        began, until = time.perf_counter(), time.process_time() + 0.3
         while time.process_time() < until:
             await asyncio.sleep(0)
+        walls.append(time.perf_counter() - began)
 
     found = watched(burn)
-    assert found.cpu_share > 0.3
+    assert found.cpu_share == pytest.approx(0.3 / walls[0], rel=0.1)
     assert found.ok == (found.cpu_share <= 0.7 and found.loop_lag_p99_s <= 0.005)

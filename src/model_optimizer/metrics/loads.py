@@ -151,7 +151,7 @@ def _notes(result: LoadResult, good: Sequence[RequestTrace]) -> list[str]:
     if cached is not None and cached > CACHED_IS_SUSPECT:
         notes.append(f"{format_share(cached)} of the prompt tokens came from the server's prefix cache")
     if not result.client.ok:
-        notes.append(f"the client was too slow, latencies are upper bounds: {result.client.verdict}")
+        notes.append(f"the client could not keep up, latencies may be too high: {result.client.verdict}")
     if not result.warmup_stable:
         notes.append(f"latencies had not settled after {result.warmup_requests} warm-up requests")
     return notes

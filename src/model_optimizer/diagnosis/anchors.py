@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from model_optimizer.errors import SpecInvalid
 
 _GIVEN = re.compile(r"\(\?#([^)]*)\)")
+_DEPTH = 2  # how many branches are gone through at once: the work grows with that power
 _GAP, _EDGE = "\x00", " "  # something that may belong to the word beside it; something that cannot
 _WORD = re.compile(r"(?<![a-z0-9\x00])[a-z0-9]{3,}(?![a-z0-9\x00])")
 _CJK = re.compile(r"[\u3400-\u9fff]{2,}")
@@ -56,25 +57,26 @@ def _derived(alternative: str) -> frozenset[str] | None:
     return _best([_GAP, *items, _GAP]) or _best([_EDGE, *items, _EDGE])
 
 
-def _best(items: list[Any]) -> frozenset[str] | None:
+def _best(items: list[Any], depth: int = _DEPTH) -> frozenset[str] | None:
     """The rarest-looking word of a sequence, else one for each way of its best branch, else a common word."""
     text = "".join(item if isinstance(item, str) else _GAP for item in items).lower()
     words = [*_CJK.findall(text), *_WORD.findall(text)]
     word = max(words, key=lambda w: (w not in _COMMON, len(w)), default=None)
     if word is not None and word not in _COMMON:
         return frozenset((word,))
-    choices = [found for index, item in enumerate(items) if isinstance(item, _Branch) if (found := _ways(items, index))]
+    branches = [index for index, item in enumerate(items) if isinstance(item, _Branch)] if depth else []
+    choices = [found for index in branches if (found := _ways(items, index, depth - 1))]
     rare = [found for found in choices if not found & _COMMON]
     if rare:
         return min(rare, key=len)
     return frozenset((word,)) if word is not None else min(choices, key=len, default=None)
 
 
-def _ways(items: list[Any], index: int) -> frozenset[str] | None:
+def _ways(items: list[Any], index: int, depth: int) -> frozenset[str] | None:
     """A word for each way through one branch, in its surroundings."""
     found: set[str] = set()
     for way in items[index].ways:
-        words = _best([*items[:index], *way, *items[index + 1 :]])
+        words = _best([*items[:index], *way, *items[index + 1 :]], depth)
         if words is None:
             return None
         found |= words
@@ -100,7 +102,7 @@ def _item(code: Any, value: Any) -> list[Any]:
     if code in (c.MAX_REPEAT, c.MIN_REPEAT):
         low, high, inner = value
         once = _items(inner)
-        if high > 1 and set(once) != {_EDGE}:
+        if high > 1 and any(item != _EDGE for item in once):
             return [_GAP]
         return once if low else [_Branch([once, []])]
     return [""] if code in (c.ASSERT, c.ASSERT_NOT) else [_GAP]

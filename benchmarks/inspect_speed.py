@@ -3,7 +3,8 @@
     python benchmarks/inspect_speed.py [--repeats 9] [--output benchmarks/records/…]
 
 ``warm`` is ``read_checkpoint`` in a running process; ``process`` a fresh Python that imports it and reads, as a command
-would. Seconds; the files are in the page cache in both cases, since they were just written.
+would. ``cpu`` is the CPU time, which other work on the machine hardly changes. Seconds; the files are in the
+page cache in both cases, since they were just written.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -48,21 +50,31 @@ def spread(times: list[float]) -> dict[str, float]:
 
 def measure(path: Path, repeats: int) -> dict[str, Any]:
     """One row."""
-    warm, process = [], []
+    warm, warm_cpu, process, process_cpu = [], [], [], []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         spec = read_checkpoint(path)
         warm.append(time.perf_counter() - start)
+        warm_cpu.append(time.process_time() - cpu)
     for _ in range(repeats):
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), children_cpu_s()
         subprocess.run([sys.executable, "-c", READ, str(path)], check=True)
         process.append(time.perf_counter() - start)
+        process_cpu.append(children_cpu_s() - cpu)
     return {
         "parameters": spec.num_parameters,
         "weight_bytes": spec.weight_bytes,
         "warm_s": spread(warm),
+        "warm_cpu_s": spread(warm_cpu),
         "process_s": spread(process),
+        "process_cpu_s": spread(process_cpu),
     }
+
+
+def children_cpu_s() -> float:
+    """CPU seconds of all child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def cpu_name() -> str:

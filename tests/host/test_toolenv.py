@@ -1,6 +1,5 @@
 """Environments: built whole or not at all, once, from the user's own package places; broken ones are named."""
 
-import json
 import os
 import re
 import shutil
@@ -410,20 +409,3 @@ def test_comments_do_not_count():
         "torch==1",
         "numpy==2 ; python_version < '3.12'",
     )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", list(tool_specs()))
-def test_the_real_environments(name, tmp_path, events, monkeypatch, request):
-    """Builds each of them from the user's own index and uses it; ``-s`` shows what they take."""
-    monkeypatch.undo()
-    tools = Toolbox(tmp_path / "tools", overrides={}, emit=events, platform="cpu")
-    started = time.monotonic()
-    env = tools.install(name)
-    build = tool_specs()[name].builds["cpu"]
-    record = json.loads((env.python.parent.parent / "tool.json").read_text())
-    print(f"{name}: {env.size_bytes / 1e6:.0f} MB, {time.monotonic() - started:.0f} s, {record}")
-    assert env.size_bytes == pytest.approx(build.installed, rel=0.15)
-    assert tools.verify(name).installed
-    shutil.rmtree(tmp_path / "tools")

@@ -46,7 +46,7 @@ GGML_TYPES: dict[int, tuple[str, int, int]] = {
 class ArrayOf(NamedTuple):
     """An array in the metadata: how long it is, and its values where it is short and numeric."""
 
-    count: int
+    length: int
     values: tuple[int | float | bool, ...] | None
 
 

@@ -264,7 +264,7 @@ def _known(architecture: str) -> HealthCheck:
 def _vocabulary(header: GgufHeader, keys: _Keys, tensors: list[TensorInfo]) -> tuple[int, HealthCheck]:
     """The number of tokens, and whether list and embedding agree: llama.cpp loads nothing else."""
     tokens = header.metadata.get("tokenizer.ggml.tokens")
-    count = tokens.count if isinstance(tokens, ArrayOf) else None
+    count = tokens.length if isinstance(tokens, ArrayOf) else None
     rows = next((t.shape[0] for t in tensors if t.name == "token_embd.weight" and len(t.shape) == 2), None)
     size = rows or count or keys.number("vocab_size") or 0
     if size <= 0:

@@ -30,6 +30,10 @@ FITTED = Efficiency(
 )
 NARROW = FITTED._replace(compute=0.42)  # 8 and 4 bits: rounding activations, and attention that stays in 16 bits
 IN_SOFTWARE = FITTED._replace(compute=0.18, spread=0.5)  # unpacking in the kernel costs arithmetic
+UNPACKED = FITTED._replace(compute=0.50, spread=0.5)  # dense weight-only kernels: unpacked once, multiplied in 16 bits
+LLAMA_CPP = FITTED._replace(bandwidth=0.75, compute=0.30, spread=0.5)
+DOUBTFUL_SPREAD = 1.0
+_NARROW_TYPES = frozenset({"fp8", "int8", "fp4"})
 
 _RUNTIME_GIB = {"llama.cpp": 0.5}
 _GRAPH_GIB = {"vllm": 0.6, "sglang": 0.8, "tensorrt-llm": 0.8}

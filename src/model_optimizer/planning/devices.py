@@ -27,6 +27,10 @@ FITTED = Efficiency(
     spread=0.35,
     origin="fitted to public measurements on H200 and H100 (benchmarks/prediction.py)",
     sequence_overhead_s=2.0e-5,
+    ttft_overhead_s=0.03,
+    ttft_prefills=1.0,
+    queue_share=0.05,  # these runs start all users at once, with ten requests each: c / 2 prefills for a tenth of them
+    ttft_spread=0.9,
 )
 NARROW = FITTED._replace(compute=0.42)  # 8 and 4 bits: rounding activations, and attention that stays in 16 bits
 IN_SOFTWARE = FITTED._replace(compute=0.18, spread=0.5)  # unpacking in the kernel costs arithmetic

@@ -1,4 +1,4 @@
-"""llama.cpp through xllamacpp: prebuilt, with llama.cpp's own OpenAI-compatible server. The embedded default."""
+"""llama.cpp: the embedded engine. Its own server, prebuilt, in the Python package xllamacpp; serves GGUF on a CPU."""
 
 from __future__ import annotations
 
@@ -12,72 +12,135 @@ NAME = "llama.cpp"
 TOOL = "llama.cpp"
 FORMATS: frozenset[Format] = frozenset({"gguf"})
 
-SERVED_MODEL = "model"
-
-# Peak PSS beyond weights and KV cache: Python and libraries, compute buffers of one 512-token batch, logits.
-_RUNTIME_BYTES = 120 * 2**20
-_BUFFER_BYTES_PER_WIDTH = 512 * 4 * 4
+_ALIAS = "model"
+_KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_0": 18 / 32}
+_N_UBATCH = 512
+# Interpreter, library and buffers that do not grow with the model. Measured 2026-12 on 2 cores of an EPYC 9004 (VM),
+# xllamacpp 2026.10.11549, SmolLM2-135M Q8_0 (138 MiB), after prompts of 900 tokens: peak PSS 223, 381, 564 and 930 MiB
+# with KV caches of 22, 180, 360 and 720 MiB. The formula gives 224, 382, 562 and 922.
+_RUNTIME_BYTES = 50 * 2**20
 
 
 def why_not(fit: Fit) -> WhyNot | None:
-    """Refuses what does not fit into memory; formats are settled by the route."""
-    needed = memory_bytes(fit)
-    if needed > fit.host.memory_bytes:
+    """Refuses CPUs without AVX2 (the package dies on its first instruction), bf16 weights, and what does not fit."""
+    host = fit.host
+    if fit.scheme == "as-is" and fit.model.format not in FORMATS:
         return WhyNot(
-            code="WEIGHTS_DO_NOT_FIT",
-            reason=f"it needs about {format_bytes(needed)}, this machine has {format_bytes(fit.host.memory_bytes)}",
-            fix="a scheme with fewer bits, a shorter context, or fewer users at once",
+            code="FORMAT_UNKNOWN", reason="llama.cpp reads GGUF files only", fix="convert the model to GGUF first"
         )
-    return None
+    if host.machine == "x86_64" and host.cpu_features and "avx2" not in host.cpu_features:
+        return WhyNot(
+            code="PLATFORM_UNSUPPORTED",
+            reason="the prebuilt llama.cpp needs a CPU with AVX2",
+            fix="a newer CPU, or a llama.cpp built on this machine (tools: {llama.cpp: {python: PATH}})",
+        )
+    dtype = fit.model.weight_dtype.upper()
+    if fit.scheme == "bf16" or (fit.scheme == "as-is" and not fit.model.quantized_as and dtype == "BF16"):
+        return WhyNot(
+            code="NO_KERNEL_IN_ENGINE_VERSION",
+            reason="the prebuilt llama.cpp multiplies bfloat16 one element at a time: tens of times slower than f16",
+            fix="f16, which has the same size, or q8_0",
+        )
+    return _memory_short(fit)
 
 
 def memory_bytes(fit: Fit) -> int:
-    """Weights, a 16-bit KV cache for every slot's whole context, compute buffers and runtime."""
-    kv = fit.concurrency * fit.model.kv_bytes(fit.max_model_len)
-    buffers = _BUFFER_BYTES_PER_WIDTH * (fit.model.hidden_size + (fit.model.intermediate_size or 0))
-    return int(fit.weight_bytes + kv + buffers + 4 * 512 * fit.model.vocab_size + _RUNTIME_BYTES)
+    """Weights (mapped, all read) + KV cache of all slots + runtime + activations of one micro-batch.
+
+    Activations: n_ubatch x 4 bytes x (4 hidden + 3 FFN widths); the KV cache is allocated at start, whole.
+    """
+    model = fit.model
+    width = model.intermediate_size or 4 * model.hidden_size
+    if model.moe is not None:
+        width *= model.moe.experts_per_token
+    activations = _N_UBATCH * 4 * (4 * model.hidden_size + 3 * width)
+    return fit.weight_bytes + _kv_bytes(fit) + activations + _RUNTIME_BYTES
 
 
 def engine_args(fit: Fit) -> dict[str, str | int | float | bool]:
-    """llama.cpp's defaults, but for the host-side prompt cache: prompts are unique, it would only take memory."""
-    return {"cache_ram_mib": 0}
+    """llama.cpp's defaults, except for the caches of earlier prompts.
+
+    Those are off: they would hold up to 8 GiB beside the model, and a measurement must not be answered from one.
+    """
+    return {
+        "n_batch": 2048,
+        "n_ubatch": _N_UBATCH,
+        "cache_type_k": "f16",
+        "cache_type_v": "f16",
+        "cache_prompt": False,
+        "cache_ram_mib": 0,
+        "n_ctx_checkpoints": 0,
+    }
 
 
 def launch(serve: Serve) -> Launch:
-    """Slots share one context, so it is slots times the context of one. llama.cpp wants OpenMP to wait actively."""
-    args = [
-        f"--model={serve.model_path}",
-        f"--alias={SERVED_MODEL}",
-        f"--port={serve.port}",
-        f"--n-parallel={serve.concurrency}",
-        f"--n-ctx={serve.max_model_len * serve.concurrency}",
-        f"--n-threads={serve.cpu_cores}",
-        *(f"--set={name}={value}" for name, value in sorted(serve.engine_args.items())),
-    ]
+    """One slot a user, each with room for ``max_model_len`` tokens (``n_ctx`` is shared out evenly among the slots).
+
+    ``engine_args`` are llama.cpp's own parameter names; ``n_threads`` is by default one a core, ``omp_wait_policy``
+    goes into the environment.
+    """
+    settings = dict(serve.engine_args)
+    threads = settings.pop("n_threads", serve.cpu_cores)
+    policy = settings.pop("omp_wait_policy", None)
+    args = ["--model", serve.model_path, "--alias", _ALIAS, "--port", str(serve.port)]
+    args += ["--n-parallel", str(serve.concurrency), "--n-ctx", str(serve.concurrency * serve.max_model_len)]
+    args += ["--n-threads", str(threads)]
+    for name in sorted(settings):
+        args += ["--set", f"{name}={_text(settings[name])}"]
     return Launch(
-        tool=TOOL, worker="llama_cpp_server", args=tuple(args), served_model=SERVED_MODEL, ready_timeout_s=600.0
+        tool=TOOL,
+        worker="llama_cpp_server",
+        args=tuple(args),
+        env={} if policy is None else {"OMP_WAIT_POLICY": str(policy).upper()},
+        served_model=_ALIAS,
+        ready_timeout_s=600.0,
     )
 
 
 def logits_job(model_path: str, reference_path: str, engine_args: dict[str, str | int | float | bool]) -> Job:
     """Runs workers/llama_cpp_logits.py."""
-    return Job(
-        tool=TOOL,
-        worker="llama_cpp_logits",
-        payload={"model": model_path, "reference": reference_path, "engine_args": engine_args},
-        timeout_s=4 * 3600.0,
-    )
+    settings = {name: value for name, value in engine_args.items() if name != "omp_wait_policy"}
+    payload = {"model": model_path, "reference": reference_path, "engine_args": settings}
+    return Job(tool=TOOL, worker="llama_cpp_logits", payload=payload, timeout_s=2 * 3600.0)
 
 
 def gauges(metrics_text: str) -> Gauges:
-    """From ``llamacpp:*``; it reports no preemptions, since its slots are never taken back."""
+    """Its page tells running and deferred requests; cache usage is not on it any more."""
     return Gauges(
-        running=_value(metrics_text, "llamacpp:requests_processing"),
-        waiting=_value(metrics_text, "llamacpp:requests_deferred"),
-        kv_cache_usage=_value(metrics_text, "llamacpp:kv_cache_usage_ratio"),
+        running=_gauge(metrics_text, "llamacpp:requests_processing"),
+        waiting=_gauge(metrics_text, "llamacpp:requests_deferred"),
     )
 
 
-def _value(text: str, name: str) -> float | None:
-    found = re.search(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? ([0-9.eE+-]+)$", text, re.MULTILINE)
-    return float(found[1]) if found else None
+def _kv_bytes(fit: Fit) -> int:
+    args = engine_args(fit)
+    element = (_KV_BYTES[str(args["cache_type_k"])] + _KV_BYTES[str(args["cache_type_v"])]) / 2
+    return round(fit.concurrency * fit.model.kv_bytes(fit.max_model_len, element))
+
+
+def _memory_short(fit: Fit) -> WhyNot | None:
+    available = fit.host.available_memory_bytes
+    needed = memory_bytes(fit)
+    if needed <= available:
+        return None
+    if fit.weight_bytes + _RUNTIME_BYTES > available:
+        return WhyNot(
+            code="WEIGHTS_DO_NOT_FIT",
+            reason=f"the weights take {format_bytes(fit.weight_bytes)}, {format_bytes(available)} are available",
+            fix="a scheme with fewer bits, or a machine with more memory",
+        )
+    return WhyNot(
+        code="KV_CACHE_DOES_NOT_FIT",
+        reason=f"{fit.concurrency} sequences of {fit.max_model_len} tokens take {format_bytes(_kv_bytes(fit))} beside "
+        f"{format_bytes(fit.weight_bytes)} of weights; {format_bytes(available)} are available",
+        fix="a shorter max_model_len, fewer users at once, or a scheme with fewer bits",
+    )
+
+
+def _text(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _gauge(page: str, name: str) -> float | None:
+    match = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
+    return float(match[1]) if match else None

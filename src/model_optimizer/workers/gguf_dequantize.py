@@ -1,7 +1,7 @@
 """Turn a GGUF file into a Hugging Face folder in bfloat16: weights, config, generation config, tokenizer.
 
 Run as ``python gguf_dequantize.py payload.json`` in the ``transformers`` environment.
-Payload: ``model`` (the GGUF file), ``dtype`` (``bfloat16`` | ``float16`` | ``float32``), ``target`` (folder), ``result`` (file).
+Payload: ``model`` (the GGUF file), ``dtype`` (``bfloat16``, ``float16``, ``float32``), ``target`` (folder), ``result``.
 
 Weights and shape are read by transformers. Everything around them comes from the GGUF's own metadata, because the
 transformers reader loses part of it: it swaps the llama tokenizer's bos and eos, ignores how the vocabulary splits
@@ -10,7 +10,6 @@ digits, and ignores RoPE scaling. The files are written so that transformers 4 r
 
 import json
 import math
-import os
 import sys
 import time
 from pathlib import Path
@@ -81,7 +80,7 @@ def rope_scaling(fields, tensors):
                 "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 8192,
             }
-    fail("this GGUF has RoPE factors of an unknown kind", "start from the model's Hugging Face folder")
+    return fail("this GGUF has RoPE factors of an unknown kind", "start from the model's Hugging Face folder")
 
 
 def llama3_factors(count, base, factor, low=1.0, high=4.0, original=8192):
@@ -109,7 +108,9 @@ def build_tokenizer(fields, path, notes):
         from transformers import AutoTokenizer
 
         if kind == "gpt2":
-            notes.append(f"pre-tokenizer {pre!r} is not known here: transformers' own reading of the vocabulary is used")
+            notes.append(
+                f"pre-tokenizer {pre!r} is not known here: transformers' own reading of the vocabulary is used"
+            )
         return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name).backend_tokenizer
     tokens = fields["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
@@ -271,7 +272,7 @@ def main():
     result = {"main": "", "notes": notes, "seconds": time.monotonic() - started, "architecture": architecture}
     temporary = Path(payload["result"] + ".part")
     write_json(temporary, result)
-    os.replace(temporary, payload["result"])
+    temporary.replace(payload["result"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Quantize a GGUF file (f32, f16, bf16) with llama.cpp's own row formats and its rule for which tensor gets which.
 
 Run as ``python gguf_quantize.py payload.json`` in the ``gguf`` environment.
-Payload: ``model`` (file), ``mix`` (see transforms/gguf_quantize.py), ``outfile``, ``threads`` (0: all cores), ``target``, ``result``.
+Payload: ``model`` (file), ``mix`` (transforms/gguf_quantize.py), ``outfile``, ``threads`` (0: all cores), ``target``,
+``result``.
 
 Metadata is copied byte for byte, except for the file type and the quantization version. Tensors are read, quantized and
 written in pieces of rows, so memory does not grow with the model.
@@ -24,12 +25,10 @@ from pathlib import Path
 TYPES = {
     "F32": (0, 1, 4), "F16": (1, 1, 2), "BF16": (30, 1, 2),
     "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22), "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34),
-    "Q2_K": (10, 256, 84), "Q3_K": (11, 256, 110), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176), "Q6_K": (14, 256, 210),
-    "IQ4_NL": (20, 32, 18), "IQ4_XS": (23, 256, 136),
+    "Q2_K": (10, 256, 84), "Q3_K": (11, 256, 110), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176),
+    "Q6_K": (14, 256, 210), "IQ4_NL": (20, 32, 18), "IQ4_XS": (23, 256, 136),
 }  # fmt: skip
 NAMES = {number: name for name, (number, _, _) in TYPES.items()}
-# What a 256-block type becomes where the row length does not divide by 256.
-FALLBACK = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
 
 # Parts of names of 2-D tensors that stay as they are: small, or too sensitive.
 KEPT = (
@@ -37,8 +36,8 @@ KEPT = (
     "ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight", "attn_rel_b.weight",
     ".position_embd", ".rel_pos", ".patch_embd", ".patch_merger", "sam.pos_embd", "sam.neck.", "sam.net_",
     "a.rvq.codebook", "mm.a.code_embd",
-    *(f"time_mix_{x}.weight" for x in
-      ("first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2", "decay_w1", "decay_w2", "lerp_fused")),
+    *(f"time_mix_{x}.weight" for x in ("first", "w0", "w1", "w2", "v0", "v1", "v2", "a0", "a1", "a2", "g1", "g2",
+                                       "decay_w1", "decay_w2", "lerp_fused")),
 )  # fmt: skip
 KEPT_WHOLE = ("position_embd.weight", "token_types.weight")
 CATEGORIES = (
@@ -65,7 +64,7 @@ class Reader:
     """Walks a GGUF header. Strings and arrays are stepped over, not unpacked: vocabularies have 10^5 entries."""
 
     def __init__(self, path):
-        self.data = Path(path).open("rb")
+        self.data = Path(path).open("rb")  # noqa: SIM115 - closed below
         magic, self.version, tensor_count, kv_count = struct.unpack("<4sIQQ", self.data.read(24))
         if magic != b"GGUF" or self.version not in (2, 3):
             fail(f"{path} is not a little-endian GGUF file of version 2 or 3", "convert the model again")
@@ -212,7 +211,7 @@ def choose_types(tensors, meta, mix):
             if part == "attn_v" and is_70b and kind in ("Q3_K", "Q4_K"):
                 kind = "Q5_K"
         if columns % TYPES[kind][1]:
-            kind = FALLBACK.get(kind, "F16")
+            kind = mix["fallback"].get(kind, "F16")
             if columns % TYPES[kind][1]:
                 kind = "F16"
         chosen[name] = kind
@@ -243,7 +242,7 @@ def pieces(tensor):
 
 
 def quantize_piece(path, start, rows, columns, source, wanted):
-    """Quantized bytes of ``rows`` rows that lie at byte ``start`` of the file; ``None`` if they hold NaN or infinity."""
+    """Quantized bytes of ``rows`` rows that lie at byte ``start`` of the file; ``None``: they hold NaN or infinity."""
     import libgguf
     import numpy as np
 
@@ -357,7 +356,7 @@ def main():
             done += size
         out.flush()
         os.fsync(out.fileno())
-    os.replace(part, outfile)
+    part.replace(outfile)
     progress(total, total, "done")
     counts = {}
     for tensor in tensors:
@@ -365,7 +364,7 @@ def main():
     result = {"main": payload["outfile"], "bytes": outfile.stat().st_size, "tensors": counts}
     temporary = Path(payload["result"] + ".part")
     temporary.write_text(json.dumps(result | {"seconds": time.monotonic() - started}), encoding="utf-8")
-    os.replace(temporary, payload["result"])
+    temporary.replace(payload["result"])
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from model_optimizer.units import format_seconds
 TAIL_LINES = 200
 _LEASH = Path(__file__).with_name("leash.py")
 _LONGEST_LINE = 1 << 16
+_SHORT_S = 1.0
 _START_TIMEOUT_S = 60.0
 _KILL_TIMEOUT_S = 10.0
 _LAST_OUTPUT_TIMEOUT_S = 2.0
@@ -96,6 +97,7 @@ class Child:
         self._lines = lines
         self._lock = threading.Lock()
         self._reported: tuple[float, int] | None = None
+        self._short = False
         self.returncode: int | None = None
         self.pid = 0
         self.started = time.monotonic()
@@ -173,11 +175,13 @@ class Child:
 
     @property
     def peak_memory_bytes(self) -> int:
-        """The largest PSS of the process tree seen so far, sampled about five times a second.
+        """The largest PSS of the process tree seen so far, in bytes.
 
-        For a program that ended before the first sample: the largest resident set of any of its processes.
+        Of a program that ended within a second, sampling may have missed it: there the largest resident set of any of
+        its processes counts too.
         """
-        return self._meter.peak_memory_bytes or (self._reported[1] if self._reported else 0)
+        sampled = self._meter.peak_memory_bytes
+        return max(sampled, self._reported[1]) if self._reported and self._short else sampled
 
     def cpu_seconds(self) -> float:
         """User and system time of the process tree, ended processes included."""
@@ -224,6 +228,7 @@ class Child:
             if self.returncode is not None:
                 return
             self._meter.stop()
+            self._short = time.monotonic() - self.started < _SHORT_S
             self._reported = _used(self._cord)
             if self._reported is None and self.pid:
                 # The leash was killed before its work was done: the program died with it, its children may not have.

@@ -37,9 +37,9 @@ def _architectures() -> frozenset[str]:
 
 
 def why_not(fit: Fit) -> WhyNot | None:
-    """Refuses other systems than Linux, GGUF, unknown architectures, CPUs and GPUs without its code, what is too big."""
+    """Refuses all systems but Linux, GGUF, unknown architectures, unfit CPUs and GPUs, and what is too big."""
     host, model = fit.host, fit.model
-    if host.os.lower() != "linux":
+    if host.os.startswith(("Windows", "Darwin")):  # on Linux it is the distribution's name
         return WhyNot(
             code="OS_UNSUPPORTED",
             reason=f"vLLM runs on Linux, this is {host.os}",

@@ -91,9 +91,9 @@ def test_built_on_demand_then_found(box, tmp_path, events):
         env.python.parent.parent.rglob("tiny_tool.cpython-*.pyc")
     )  # compiled, whatever our own environment says
     assert left(tmp_path) == [f"tiny-{env.digest[:12]}", f"tiny-{env.digest[:12]}.log"]
-    whats = [fields["what"] for fields in events.of("progress")]
-    assert whats[0] == "install tiny: prepare"
-    assert whats[-1] == "install tiny: check"
+    phases = [fields["what"] for fields in events.of("progress")]
+    assert phases[0] == "install tiny: prepare"
+    assert phases[-1] == "install tiny: check"
     assert "installed tiny 1.0" in str(events.of("note")[0]["text"])
 
     events.clear()

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from uv import find_uv_bin
-
 from model_optimizer.errors import DiskFull, HostError, NetworkUnavailable, ToolBroken
 from model_optimizer.host.causes import first_cause
 from model_optimizer.host.pipsettings import pip_options, uv_env
@@ -107,6 +105,8 @@ def _uv(
     arguments: Sequence[str], env: Mapping[str, str], near: Path, log: Path, on_line: UvProgress | None = None
 ) -> Completed:
     # In a folder of ours: uv reads the project files of the folder it is started in.
+    from uv import find_uv_bin  # noqa: PLC0415 (load-testing a server needs no uv)
+
     return run([find_uv_bin(), *arguments], env=env, cwd=log.parent, log=log, timeout_s=_TIMEOUT_S, on_line=on_line)
 
 

@@ -1,6 +1,6 @@
 """The tools' own environments: tools that cannot share a Python need not, and the core stays free of torch.
 
-A tool runs in what the user configured (``tools: {vllm: {python: /opt/vllm/bin/python}}``), else in an environment
+A tool runs in what the user configured (``tools: {vllm: {python: ~/vllm/bin/python}}``), else in an environment
 built here on demand. It is named by the hash of its lock and Python version, built under a temporary name, checked, and
 published by one rename, so that it exists whole or not at all.
 """

@@ -33,7 +33,7 @@ FITTED = Efficiency(
     ttft_spread=0.9,
 )
 NARROW = FITTED._replace(compute=0.42)  # 8 and 4 bits: rounding activations, and attention that stays in 16 bits
-IN_SOFTWARE = FITTED._replace(compute=0.18, spread=0.5)  # unpacking in the kernel costs arithmetic
+IN_SOFTWARE = FITTED._replace(compute=0.25, spread=0.5)  # unpacking in the kernel costs arithmetic
 UNPACKED = FITTED._replace(compute=0.50, spread=0.5)  # dense weight-only kernels: unpacked once, multiplied in 16 bits
 LLAMA_CPP = FITTED._replace(bandwidth=0.75, compute=0.30, spread=0.5)
 DOUBTFUL_SPREAD = 1.0
@@ -141,7 +141,7 @@ def reserves_whole_slots(engine: EngineFacts) -> bool:
 
 
 def splits(engine: EngineFacts, max_gpus: int) -> tuple[Parallelism, ...]:
-    """Ways to spread one replica, fewest GPUs first: llama.cpp gives each GPU its layers, the others cut every matrix."""
+    """Ways to spread one replica, fewest GPUs first: llama.cpp gives each GPU layers, the others cut every matrix."""
     sizes = [n for n in (1, 2, 4, 8) if n <= max_gpus]
     if engine.id == "llama.cpp":
         return tuple(Parallelism(pipeline=n) for n in sizes)

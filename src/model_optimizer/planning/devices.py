@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from model_optimizer.kb import query
@@ -140,12 +141,13 @@ def reserves_whole_slots(engine: EngineFacts) -> bool:
     return engine.id in ("llama.cpp", "transformers")
 
 
-def splits(engine: EngineFacts, max_gpus: int) -> tuple[Parallelism, ...]:
+@cache
+def splits(engine: str, max_gpus: int) -> tuple[Parallelism, ...]:
     """Ways to spread one replica, fewest GPUs first: llama.cpp gives each GPU layers, the others cut every matrix."""
     sizes = [n for n in (1, 2, 4, 8) if n <= max_gpus]
-    if engine.id == "llama.cpp":
+    if engine == "llama.cpp":
         return tuple(Parallelism(pipeline=n) for n in sizes)
-    return tuple(Parallelism(tensor=n) for n in sizes) if engine.id != "transformers" else (Parallelism(),)
+    return tuple(Parallelism(tensor=n) for n in sizes) if engine != "transformers" else (Parallelism(),)
 
 
 def micro_batches(engine: EngineFacts, split: Parallelism) -> int:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from model_optimizer.errors import NothingFits
+from model_optimizer.errors import NothingFits, SpecInvalid
 from model_optimizer.kb import query
-from model_optimizer.planning.options import Question, options_on
+from model_optimizer.planning.choose import Ranked, Rates, option_of, ranked, rates_of, worst_margin
+from model_optimizer.planning.devices import gpus_in_a_machine
+from model_optimizer.planning.explain import explain, request_section
+from model_optimizer.planning.levers import levers
+from model_optimizer.planning.options import options_on
+from model_optimizer.planning.promises import check_slo, heaviest
+from model_optimizer.planning.question import Found, Question
 from model_optimizer.records.candidate import Refusal
-from model_optimizer.records.fleet import Fleet, Option, Price
+from model_optimizer.records.fleet import Fleet, Option, Section
 from model_optimizer.records.hardware import GpuSpec
-from model_optimizer.records.knowledge import Electricity, OsName, Sourced
+from model_optimizer.records.knowledge import OsName, Source
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.workload import SLO, Objective, TrafficProfile
-from model_optimizer.sizing.cost import power_usd_per_month, replicas_for, usd_per_million_tokens
-from model_optimizer.units import format_seconds
 
-Rates = tuple[Sourced[float] | None, Electricity]
+OF_EACH_GPU = 3
+"""Options of each GPU that a comparison of many keeps."""
 
-# What people lose on average with calibrated weights of this many bits (field notes: FP8 lossless, INT8 1-3 %, 4 bit
-# competitive but not free). It only orders what to try first; the accuracy gate decides.
-_QUALITY = ((15.9, 1.0), (7.9, 0.98), (4.4, 0.88), (3.9, 0.80), (0.0, 0.50))
+
+class Targets(NamedTuple):
+    """What ``--gpu`` means: the kinds of GPU, and how many there are (``None``: as many as it takes)."""
+
+    gpus: tuple[GpuSpec, ...]
+    given: int | None
 
 
 def plan_fleet(
@@ -38,44 +47,43 @@ def plan_fleet(
     engines: tuple[str, ...] = (),
     schemes: tuple[str, ...] = (),
     prices: Path | None = None,
+    request: Mapping[str, tuple[str, str]] | None = None,
 ) -> Fleet:
-    """Options on ``gpu``: a name, ``4x NAME``, or ``all`` (then up to eight of each, best option of each first).
+    """Options on ``gpu``: a name, ``4x NAME``, or ``all`` (then as many of each as it takes, the best of each first).
 
-    Raises ``UnknownName`` for names, ``NothingFits`` where every route on every GPU is refused.
+    ``request`` (name → value and origin) asks for the arithmetic of the best option. Where nothing keeps the SLO the
+    result says what comes nearest and what would help. Raises ``UnknownName`` for names, ``SpecInvalid`` for limits
+    that contradict each other, ``NothingFits`` where no route is open on any GPU.
     """
-    specs, max_gpus = _targets(gpu)
-    for name in schemes:
-        query.scheme(name)
-    options: list[Option] = []
-    refused: list[Refusal] = []
-    energy = query.electricity(prices)
-    for spec in specs:
-        ask = Question(
-            model, spec, traffic, slo, max_model_len, max_gpus, os, driver,
-            tuple(query.engine(name).id for name in engines), tuple(query.scheme(name).id for name in schemes),
-        )  # fmt: skip
-        found, left_out = options_on(ask)
-        rates = (query.usd_per_hour(spec.id, prices), energy)
-        options += [_priced(option, spec, traffic, objective, rates) for option in found]
-        refused += left_out
-    if not options:
-        raise NothingFits(
-            f"nothing can serve {model.source} on {gpu}",
-            cause="every route was refused",
-            fix="a smaller scheme or model, more GPUs (4x NAME), or a GPU with more memory; --gpu all shows which",
-            evidence=[f"{r.route}: {r.code}: {r.reason}" for r in _telling(refused)],
-        )
-    ranked = sorted(options, key=lambda option: (option.meets, option.score), reverse=True)
-    meeting = [option for option in ranked if option.meets]
+    check_slo(slo)
+    targets = targets_of(gpu)
+    ask = Question(
+        model, traffic, slo, objective=objective, max_model_len=max_model_len, os=os, driver=driver,
+        engines=engines, schemes=schemes, prices=prices,
+    )  # fmt: skip
+    refused = list(_stored_refusal(ask))
+    best, vetoed, considered = _over_gpus(ask, targets, refused)
+    if not best and not vetoed:
+        raise _nothing_fits(ask, gpu, targets, refused)
+    keeps = any(one.standing[0] for one, _ in best)
+    near = None if keeps else _nearest(ask, [(one.found, rates) for one, rates in best], vetoed)
+    shown = (best[0][0].found, best[0][1]) if best else near
     return Fleet(
         model=model.source,
+        gpu=gpu,
         traffic=traffic,
         slo=slo,
         objective=objective,
-        options=tuple(ranked),
+        at=str(ask.at),
+        load=str(heaviest(traffic)),
+        options=tuple(option_of(ask, one, rates) for one, rates in best),
         refused=tuple(refused),
-        nearest=None if meeting else _nearest(ranked),
-        levers=() if meeting else _levers(ranked, model, specs, traffic, slo, max_model_len),
+        considered=considered,
+        nearest=None if near is None else _as_option(ask, *near),
+        levers=() if keeps else levers(ask, targets.gpus, targets.given, near[0] if near else None),
+        notes=_notes(ask),
+        sources=_sources(ask, [one.found for one, _ in best[:1]]),
+        explanation=_explanation(ask, shown, request),
     )
 
 
@@ -87,102 +95,115 @@ def best_of_each_gpu(fleet: Fleet) -> tuple[Option, ...]:
     return tuple(best.values())
 
 
-def _targets(gpu: str) -> tuple[tuple[GpuSpec, ...], int]:
+def targets_of(gpu: str) -> Targets:
+    """``l20`` → one L20; ``4x l20`` → four; ``all`` → every kind. Raises ``UnknownName``, ``SpecInvalid``."""
     if gpu.strip().lower() == "all":
-        return query.gpus(), 8
-    counted = re.match(r"^\s*(\d+)\s*[x×]\s*(.+)$", gpu, re.IGNORECASE)
+        return Targets(query.gpus(), None)
+    counted = re.match(r"^\s*(\d+)\s*[x×*]\s*(.+)$", gpu, re.IGNORECASE)
     count = int(counted[1]) if counted else 1
-    return (query.gpu(counted[2] if counted else gpu),), count
-
-
-def _priced(option: Option, spec: GpuSpec, traffic: TrafficProfile, objective: Objective, rates: Rates) -> Option:
-    replica = option.deployment.parallelism.num_gpus
-    rate = max((load.rate_per_s or 0.0 for load in traffic.loads), default=0.0)
-    best = option.capacity
-    gpus = replica * (replicas_for(rate, best.request_rate_per_s.value) if best is not None and rate else 1)
-    hour, energy = rates
-    power = None if spec.tdp_w is None else power_usd_per_month(spec.tdp_w.value * gpus, energy.usd_per_kwh, energy.pue)
-    usd = hour.value * gpus if hour is not None else None
-    served = best.output_tokens_per_s.value if best is not None else 0.0
-    if rate and best is not None:
-        served = rate * served / best.request_rate_per_s.value
-    elif best is not None:
-        served = served * gpus / replica
-    price = Price(
-        usd_per_hour=usd,
-        usd_per_million_tokens=usd_per_million_tokens(usd, served) if usd is not None and served else None,
-        power_usd_per_month=power,
-        basis=hour.note if hour is not None else "no price known",
-    )
-    priced = option.model_copy(update={"price": price, "num_gpus": gpus})
-    return priced.model_copy(update={"score": _score(priced, objective)})
-
-
-def _score(option: Option, objective: Objective) -> float:
-    """Higher is better: goodput a GPU, or a dollar, times what the scheme usually keeps of the quality."""
-    bits = query.scheme(option.deployment.scheme).weight_bits
-    kept = next(value for floor, value in _QUALITY if bits > floor)
-    certain = 1.0 if option.state.state in ("native", "emulated") else 0.8
-    best = option.capacity
-    if best is None:
-        return kept * certain / option.light.tpot_s.value * 1e-6
-    if objective == "latency":
-        return kept * certain / option.light.tpot_s.value
-    if objective == "memory":
-        return kept * certain / option.memory.weight_bytes
-    if objective == "quality":
-        return kept + 1e-6 * best.request_rate_per_s.value
-    if objective == "cost":
-        cost = option.price.usd_per_million_tokens
-        return kept * certain / cost if cost else 0.0
-    return kept * certain * best.request_rate_per_s.value / option.deployment.parallelism.num_gpus
-
-
-def _nearest(options: Sequence[Option]) -> Option | None:
-    def worst(option: Option) -> float:
-        return min((c.margin for c in option.checks if c.margin is not None), default=float("-inf"))
-
-    return max(options, key=worst, default=None)
-
-
-def _levers(
-    options: Sequence[Option],
-    model: ModelSpec,
-    here: Sequence[GpuSpec],
-    traffic: TrafficProfile,
-    slo: SLO,
-    max_model_len: int,
-) -> tuple[str, ...]:
-    """What would make it feasible: the limit that holds today, and the cheapest GPU that is predicted to meet the SLO."""
-    levers = []
-    near = _nearest(options)
-    if near is not None:
-        broken = [check for check in near.checks if check.ok is False]
-        for check in broken:
-            levers.append(
-                f"loosen {check.name} to {check.found.removesuffix(' predicted')} with {near.deployment.label}"
-            )
-    others = [spec for spec in query.gpus() if spec.id not in {s.id for s in here}]
-    feasible: list[Option] = []
-    for spec in others:
-        ask = Question(model, spec, traffic, slo, max_model_len, 1)
-        feasible += [option for option in options_on(ask)[0] if option.meets]
-    for option in sorted(feasible, key=_hourly)[:1]:
-        price = query.usd_per_hour(option.deployment.gpu)
-        paid = f" at about ${price.value:.2f} an hour" if price is not None else ""
-        levers.append(
-            f"a {query.gpu(option.deployment.gpu).title}{paid}: {option.deployment.label} is predicted to meet it "
-            f"(TPOT {format_seconds(option.light.tpot_s.value)} for one user)"
+    if not 1 <= count <= 1024:
+        raise SpecInvalid(
+            f"--gpu {gpu!r}: {count} GPUs", cause="the count is out of range", fix="write for example 4x l20"
         )
-    return tuple(levers)
+    return Targets((query.gpu(counted[2] if counted else gpu),), count)
 
 
-def _hourly(option: Option) -> float:
-    price = query.usd_per_hour(option.deployment.gpu)
-    return price.value if price is not None else float("inf")
+def _over_gpus(
+    ask: Question, targets: Targets, refused: list[Refusal]
+) -> tuple[list[tuple[Ranked, Rates]], list[tuple[Found, Rates]], int]:
+    """The options to show, best first, those that only the roofline refuses, and how many were worked out in all."""
+    energy = query.electricity(ask.prices)
+    many = len(targets.gpus) > 1
+    order: list[tuple[int, Ranked, Rates]] = []
+    vetoed: list[tuple[Found, Rates]] = []
+    considered = 0
+    for gpu in targets.gpus:
+        most = gpus_in_a_machine(gpu) if targets.given is None else targets.given
+        answer = options_on(ask, gpu, most, targets.given)
+        rates = rates_of(ask, gpu.id, energy)
+        refused += answer.refused
+        vetoed += [(found, rates) for found in answer.vetoed]
+        considered += len(answer.found) + len(answer.refused)
+        of_this = ranked(ask, answer.found, rates)
+        order += [(place, one, rates) for place, one in enumerate(of_this[: OF_EACH_GPU if many else None])]
+    if many:
+        order.sort(key=lambda row: (-row[0], row[1].standing, row[1].score), reverse=True)
+    return [(one, rates) for _, one, rates in order], vetoed, considered
+
+
+def _as_option(ask: Question, found: Found, rates: Rates) -> Option:
+    return option_of(ask, Ranked(found, (False,), worst_margin(ask, found)), rates)
+
+
+def _nearest(
+    ask: Question, fitting: Sequence[tuple[Found, Rates]], vetoed: Sequence[tuple[Found, Rates]]
+) -> tuple[Found, Rates] | None:
+    """The find whose tightest limit is missed by least."""
+    return max((*fitting, *vetoed), key=lambda pair: worst_margin(ask, pair[0]), default=None)
+
+
+def _explanation(
+    ask: Question, shown: tuple[Found, Rates] | None, request: Mapping[str, tuple[str, str]] | None
+) -> tuple[Section, ...]:
+    if request is None or shown is None:
+        return ()
+    return (request_section(request), *explain(ask, *shown))
+
+
+def _stored_refusal(ask: Question) -> list[Refusal]:
+    """One line for all schemes that a quantized checkpoint rules out, instead of one each."""
+    if ask.stored is None:
+        return []
+    method = ask.model.quantized_as or ask.model.weight_dtype
+    if not ask.stored:
+        reason = (
+            f"the knowledge base does not know the quantization method {method!r}: nothing can be said about engines"
+        )
+        return [Refusal(route="this checkpoint", code="FORMAT_UNKNOWN", reason=reason, fix=_UNQUANTIZED_FIX)]
+    asked = [scheme for scheme in ask.schemes if scheme not in ask.stored]
+    return [
+        Refusal(
+            route=f"{', '.join(asked) or 'other schemes'} of this checkpoint",
+            code="SOURCE_ALREADY_QUANTIZED",
+            reason=f"its weights are {method} already ({', '.join(ask.stored)}): another round adds loss to loss",
+            fix=_UNQUANTIZED_FIX,
+            source="the checkpoint's headers",
+        )
+    ]
+
+
+_UNQUANTIZED_FIX = "start from the unquantized checkpoint"
+
+
+def _nothing_fits(ask: Question, gpu: str, targets: Targets, refused: Sequence[Refusal]) -> NothingFits:
+    ways = levers(ask, targets.gpus, targets.given, None) if ask.stored != () else ()
+    helps = "; or ".join(f"{lever.change} ({lever.result})" for lever in ways[:2])
+    return NothingFits(
+        f"nothing can serve {ask.model.source} on {gpu}",
+        cause="every route was refused",
+        fix=helps or "a smaller scheme or model, more GPUs (4x NAME), or a GPU with more memory; --gpu all shows which",
+        evidence=[f"{r.route}: {r.code}: {r.reason}" for r in _telling(refused)],
+    )
 
 
 def _telling(refused: Sequence[Refusal], limit: int = 12) -> list[Refusal]:
     """The refusals that are about this model first: memory and roofline before formats."""
-    order = ("WEIGHTS_DO_NOT_FIT", "KV_CACHE_DOES_NOT_FIT", "ROOFLINE_ABOVE_SLO")
+    order = ("WEIGHTS_DO_NOT_FIT", "KV_CACHE_DOES_NOT_FIT", "ROOFLINE_ABOVE_SLO", "SOURCE_ALREADY_QUANTIZED")
     return sorted(refused, key=lambda r: order.index(r.code) if r.code in order else len(order))[:limit]
+
+
+def _notes(ask: Question) -> tuple[str, ...]:
+    wide = "memory beyond the weights and all speeds are shown with a wide range, and only the weights refuse a GPU"
+    return tuple(f"{doubt}: {wide}" for doubt in ask.doubts)
+
+
+def _sources(ask: Question, shown: Sequence[Found]) -> tuple[Source, ...]:
+    """Where the facts about the best option's GPU and the prices are from."""
+    found: dict[str, Source] = {}
+    for one in shown:
+        for source in (*one.gpu.sources, *one.state.sources):
+            found.setdefault(source.title, source)
+        for price in query.prices(one.gpu.id, ask.prices):
+            if price.source is not None:
+                found.setdefault(price.source.title, price.source)
+    return tuple(found.values())

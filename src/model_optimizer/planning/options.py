@@ -6,193 +6,279 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from model_optimizer.kb import query
-from model_optimizer.planning.devices import compute_flops, device, efficiency, engine_memory, most_users
-from model_optimizer.planning.promises import capacity, checks_at, load_of, roofline_refusal
+from model_optimizer.kb.ladder import last_resort
+from model_optimizer.planning import devices
+from model_optimizer.planning.devices import Rate
+from model_optimizer.planning.promises import Floor, below_the_floor, capacity
+from model_optimizer.planning.question import Found, Question
+from model_optimizer.planning.stored import is_stored
 from model_optimizer.records.candidate import Refusal
-from model_optimizer.records.fleet import Deployment, Option
 from model_optimizer.records.hardware import GpuSpec
-from model_optimizer.records.knowledge import EngineFacts, OsName, SchemeSpec, State
-from model_optimizer.records.model import ModelSpec
+from model_optimizer.records.knowledge import EngineFacts, SchemeSpec, State
 from model_optimizer.records.sizing import MemoryPlan, Parallelism
-from model_optimizer.records.workload import SLO, TrafficProfile
 from model_optimizer.sizing.memory import plan_memory
 from model_optimizer.sizing.speed import Replica
 from model_optimizer.units import format_bytes
 
-TENSOR_SIZES = (1, 2, 4, 8)
+# Offered only when asked for: they repeat another scheme's bytes and speed.
+_REPEATED = frozenset({"fp32", "gguf-bf16"})
+_ONLY_WHEN_ASKED = frozenset({"transformers"})
+_LONG_CONTEXT = (
+    "{scheme}: needs a long-context check before use (accuracy on long prompts; prefix-cache hits with and without)"
+)
 
-# The checkpoint's own precision comes first in each engine; a scheme of the same class would only repeat it.
-UNQUANTIZED = frozenset({"bf16", "fp16", "fp32", "gguf-f16", "gguf-bf16", "onnx-fp16", "ov-fp16"})
+
+class Answer(NamedTuple):
+    """What was found on one kind of GPU. ``vetoed`` fits, and the roofline refuses it (it is among ``refused``)."""
+
+    found: list[Found]
+    refused: list[Refusal]
+    vetoed: list[Found]
 
 
-class Question(NamedTuple):
-    """What is asked about one kind of GPU."""
+class _Case(NamedTuple):
+    """One scheme in one engine on one kind of GPU."""
 
-    model: ModelSpec
+    ask: Question
     gpu: GpuSpec
-    traffic: TrafficProfile
-    slo: SLO
-    max_model_len: int
-    max_gpus: int
-    os: OsName = "linux"
-    driver: str | None = None
-    engines: tuple[str, ...] = ()
-    schemes: tuple[str, ...] = ()
+    engine: EngineFacts
+    scheme: SchemeSpec
+    state: State
+    rate: Rate
+    given: int | None
 
 
-def options_on(ask: Question) -> tuple[list[Option], list[Refusal]]:
-    """Options and refusals of this GPU. An engine that cannot run there at all is refused once, not for each scheme."""
-    options: list[Option] = []
-    refused: list[Refusal] = []
+def options_on(ask: Question, gpu: GpuSpec, max_gpus: int, given: int | None) -> Answer:
+    """Options and refusals of this GPU, up to ``max_gpus`` of them a replica.
+
+    An engine that cannot run there at all is refused once, not for each scheme. Schemes of last resort are only looked
+    at where nothing else fits.
+    """
+    answer = Answer([], [], [])
+    open_engines = list(_engines_for(ask, gpu, answer))
+    for last in (False, True):
+        if last and (answer.found or answer.vetoed or ask.schemes):
+            break
+        for engine in open_engines:
+            for scheme in _schemes_for(ask, engine, gpu, last):
+                _with_scheme(ask, gpu, engine, scheme, max_gpus, given, answer)
+    return answer
+
+
+def _engines_for(ask: Question, gpu: GpuSpec, answer: Answer) -> Iterator[EngineFacts]:
     for engine in query.engines():
         if not engine.server or (ask.engines and engine.id not in ask.engines):
             continue
-        shut = query.gates(engine.id, ask.gpu.id, os=ask.os, driver=ask.driver)
-        if any(gate.state == "impossible" for gate in shut):
-            refused.append(_refusal(f"{engine.id} · {ask.gpu.id}", next(g for g in shut if g.state == "impossible")))
+        if not ask.engines and (engine.id in _ONLY_WHEN_ASKED or engine.platforms == ("cpu",)):
             continue
-        for scheme in _schemes_for(ask, engine):
-            for found in _with_scheme(ask, engine, scheme):
-                (options if isinstance(found, Option) else refused).append(found)  # type: ignore[arg-type]
-    return options, refused
+        shut = next((g for g in query.gates(engine.id, gpu.id, os=ask.os, driver=ask.driver) if not g.may_try), None)
+        if shut is not None:
+            answer.refused.append(_refusal(f"{engine.id} · {gpu.id}", shut))
+        elif ask.model.format == "gguf" and "gguf" not in engine.checkpoints:
+            answer.refused.append(
+                Refusal(
+                    route=f"{engine.id} · {gpu.id}",
+                    code="FORMAT_UNKNOWN",
+                    reason=f"{engine.title} reads {', '.join(engine.checkpoints)} checkpoints; this is a GGUF file",
+                    fix="start from the original Hugging Face checkpoint",
+                    source=engine.sources[0].title if engine.sources else None,
+                    date=engine.sources[0].read if engine.sources else None,
+                )
+            )
+        else:
+            yield engine
 
 
-def _schemes_for(ask: Question, engine: EngineFacts) -> Iterator[SchemeSpec]:
+def _schemes_for(ask: Question, engine: EngineFacts, gpu: GpuSpec, last: bool) -> Iterator[SchemeSpec]:
     for scheme in query.schemes():
-        if scheme.kind != "weights" or (ask.schemes and scheme.id not in ask.schemes):
+        if scheme.kind != "weights":
             continue
-        if scheme.checkpoint not in (*engine.checkpoints, "any") or scheme.id == "fp32":
+        if ask.stored is not None and scheme.id not in ask.stored:
             continue
-        if scheme.id == "fp16" and ask.model.weight_dtype == "BF16" and _bf16(ask.gpu):
-            continue  # the same bytes and speed, less range
-        yield scheme
+        if ask.schemes or ask.stored is not None:
+            if not ask.schemes or scheme.id in ask.schemes:
+                yield scheme
+            continue
+        readable = scheme.checkpoint in (*engine.checkpoints, "any")
+        if readable and (scheme.id in last_resort()) == last and not _repeats(ask, scheme, gpu):
+            yield scheme
 
 
-def _bf16(gpu: GpuSpec) -> bool:
-    return gpu.peak_flops("bf16") is not None
+def _repeats(ask: Question, scheme: SchemeSpec, gpu: GpuSpec) -> bool:
+    """True for 16-bit schemes that would only say another one again: of bf16 and fp16 the stored one is enough."""
+    stored = ask.model.weight_dtype
+    if scheme.id == "fp16":
+        return stored == "BF16" and gpu.features.get("bf16", gpu.peak_flops("bf16") is not None)
+    return scheme.id in _REPEATED or (scheme.id == "bf16" and stored == "F16")
 
 
-def _with_scheme(ask: Question, engine: EngineFacts, scheme: SchemeSpec) -> Iterator[Option | Refusal]:
-    route = f"{scheme.id} · {engine.id} · {ask.gpu.id}"
-    state = query.state(scheme.id, engine.id, ask.gpu.id, os=ask.os, driver=ask.driver)
+def _with_scheme(
+    ask: Question,
+    gpu: GpuSpec,
+    engine: EngineFacts,
+    scheme: SchemeSpec,
+    max_gpus: int,
+    given: int | None,
+    answer: Answer,
+) -> None:
+    """The smallest replica that keeps the promises (more GPUs only cost messages), else the smallest that fits."""
+    route = f"{scheme.id} · {engine.id} · {gpu.id}"
+    state = query.state(scheme.id, engine.id, gpu.id, os=ask.os, driver=ask.driver)
     if not state.may_try:
-        yield _refusal(route, state)
+        answer.refused.append(_refusal(route, state))
         return
-    if ask.model.quantized_as is not None and scheme.id not in UNQUANTIZED and not _same_scheme(ask.model, scheme):
-        yield Refusal(
-            route=route,
-            code="SOURCE_ALREADY_QUANTIZED",
-            reason=f"the checkpoint's weights are {ask.model.quantized_as} already",
-            fix="start from the unquantized checkpoint",
-        )
+    rate = devices.compute_rate(gpu, scheme, state)
+    if rate is None:
+        reason = f"no source gives any arithmetic rate of {gpu.title}"
+        answer.refused.append(Refusal(route=route, code="NOT_ESTABLISHED", reason=reason))
         return
-    flops = compute_flops(ask.gpu, scheme, state)
-    if flops is None:
-        yield Refusal(route=route, code="NOT_ESTABLISHED", reason=f"no peak rate of {ask.gpu.title} has a source")
-        return
-    first: Option | Refusal | None = None
-    for size in (n for n in TENSOR_SIZES if n <= ask.max_gpus):
-        found = _with_split(ask, engine, scheme, state, Parallelism(tensor=size), flops)
-        if isinstance(found, Option) and found.meets:
-            first = found  # more ranks of a replica that meets the limits only cost messages
-            break
-        if first is None or isinstance(first, Refusal):
+    case = _Case(ask, gpu, engine, scheme, state, rate, given)
+    first: Found | None = None
+    refusal: Refusal | None = None
+    for split in devices.splits(engine.id, max_gpus):
+        found, why = _with_split(case, split, None)
+        refusal = why or refusal
+        if found is not None and why is not None:
+            answer.vetoed.append(found)
+        elif found is not None and (found.keeps(ask.slo, ask.at) or first is None):
             first = found
+            if found.keeps(ask.slo, ask.at):
+                break
     if first is not None:
-        yield first
+        answer.found.append(first)
+    elif refusal is not None:
+        answer.refused.append(refusal)
+    answer.found.extend(_smaller_kv(case, first, refusal, max_gpus))
 
 
-def _same_scheme(model: ModelSpec, scheme: SchemeSpec) -> bool:
-    return (model.quantized_as or "").replace("_", "-").startswith(scheme.id.split("-")[0])
+def _smaller_kv(case: _Case, first: Found | None, refusal: Refusal | None, max_gpus: int) -> Iterator[Found]:
+    """The same with a KV cache of 8 bits, where the KV cache is what stops it, or where it was asked for by name."""
+    ask = case.ask
+    short = refusal is not None and refusal.code == "KV_CACHE_DOES_NOT_FIT" and first is None
+    if not (short or ask.kv_schemes or (first is not None and _kv_binds(first))):
+        return
+    for kv in query.schemes():
+        if kv.kind != "kv_cache" or (kv.id not in ask.kv_schemes if ask.kv_schemes else kv.weight_bits < 8):
+            continue
+        state = query.state(kv.id, case.engine.id, case.gpu.id, os=ask.os, driver=ask.driver)
+        if state.state not in ("native", "emulated") or query.shape_refusals(ask.model, kv.id, case.engine.id):
+            continue
+        for split in devices.splits(case.engine.id, max_gpus):
+            found, why = _with_split(case, split, kv)
+            if found is not None and why is None:
+                yield found
+                break
 
 
-def _with_split(
-    ask: Question, engine: EngineFacts, scheme: SchemeSpec, state: State, split: Parallelism, flops: float
-) -> Option | Refusal:
-    deployment = Deployment(
-        gpu=ask.gpu.id,
-        engine=engine.id,
-        version=state.version,
-        scheme=scheme.id,
-        parallelism=split,
-        max_model_len=ask.max_model_len,
-    )
+def _kv_binds(found: Found) -> bool:
+    users = max(1, found.users)
+    return found.binding == "KV cache" or found.steady.replica.binds(users, found.steady.context) == "KV cache"
+
+
+def _with_split(case: _Case, split: Parallelism, kv: SchemeSpec | None) -> tuple[Found | None, Refusal | None]:
+    """The option, or why not; both where it fits and lies below the roofline's floor."""
+    ask, gpu, engine, scheme = case.ask, case.gpu, case.engine, case.scheme
     for shape in query.shape_refusals(ask.model, scheme.id, engine.id, split.tensor):
-        if shape.state == "impossible":
-            return _refusal(deployment.label, shape)
-    memory = _memory(ask, engine, scheme, split)
-    refusal = _memory_refusal(ask, deployment, memory)
+        if not shape.may_try:
+            return None, _refusal(_label(case, split, kv), shape)
+    memory = _memory(case, split, kv)
+    refusal = _memory_refusal(case, memory, _label(case, split, kv))
     if refusal is not None:
-        return refusal
-    weights = memory.weights
-    hardware = device(ask.gpu, flops)
+        return None, refusal
+    how = devices.efficiency(engine, case.state)
+    if ask.doubtful or case.rate.assumed:
+        how = how._replace(spread=devices.DOUBTFUL_SPREAD, ttft_spread=devices.DOUBTFUL_SPREAD)
     replica = Replica(
         ask.model,
-        weights,
-        hardware,
-        efficiency(engine, state),
+        memory.weights,
+        devices.device(gpu, case.rate.flops)._replace(peak_flops=devices.floor_flops(gpu, scheme, case.state)),
+        how,
         kv_bytes_per_token=memory.kv_bytes_per_token,
         split=split,
+        micro_batches=devices.micro_batches(engine, split),
+        active=ask.active,
     )
-    light = replica.estimate(load_of(ask.traffic, 1))
-    veto = roofline_refusal(deployment.label, light, ask.slo, hardware, weights)
-    if veto is not None:
-        return veto
-    slots = max(1, min(memory.max_sequences, most_users(engine)))
-    users, binding = capacity(replica, ask.slo, ask.traffic, slots)
-    if binding == "room":
+    steady = replica.steady(ask.mix)
+    floor = below_the_floor(replica, ask.mix, ask.slo)
+    slots = max(1, min(memory.max_sequences, devices.most_users(engine)))
+    users, binding = (0, floor.limit.name) if floor else capacity(steady, ask.slo, slots)
+    if users == slots:
         binding = "KV cache" if slots == memory.max_sequences else "slots"
-    best = replica.estimate(load_of(ask.traffic, users)) if users else None
-    checks = checks_at(best or light, ask.slo, ask.traffic)
-    if any(check.ok is False for check in checks):
-        best = None
-    return Option(
-        deployment=deployment.model_copy(update={"engine_args": _start_args(engine, deployment, slots)}),
-        state=state,
-        memory=memory,
-        light=light,
-        capacity=best,
-        checks=checks,
-        num_gpus=split.num_gpus,
-        binding=binding,
-    )
+    found = Found(
+        gpu, engine, scheme, case.state, split, kv, memory, steady, slots, users, binding, case.given,
+        notes=tuple(_notes(case, kv, memory, floor)),
+    )  # fmt: skip
+    if floor is not None and gpu.memory_bandwidth_bytes_s.may_refuse and not ask.doubtful:
+        return found, _veto(found.label, floor)
+    return found, None
 
 
-def _memory(ask: Question, engine: EngineFacts, scheme: SchemeSpec, split: Parallelism) -> MemoryPlan:
-    stored = scheme if scheme.id not in UNQUANTIZED else None
-    if ask.model.quantized_as is not None:
-        stored = None
-    live = ask.traffic.mean_prompt_tokens + ask.traffic.output_tokens / 2
+def _label(case: _Case, split: Parallelism, kv: SchemeSpec | None) -> str:
+    count = f"{split.num_gpus}x " if split.num_gpus > 1 else ""
+    return " · ".join([case.scheme.id, case.engine.id, *([kv.id] if kv else []), f"{count}{case.gpu.id}"])
+
+
+def _memory(case: _Case, split: Parallelism, kv: SchemeSpec | None) -> MemoryPlan:
+    ask, scheme = case.ask, case.scheme
+    stored = None if is_stored(scheme, ask.stored) else scheme
+    if case.state.code == "DEQUANTIZED_ON_LOAD":
+        stored = query.scheme("bf16")
+    whole = devices.reserves_whole_slots(case.engine)
     return plan_memory(
         ask.model,
-        total_bytes=ask.gpu.usable_memory_bytes,
-        engine=engine_memory(engine, ask.gpu, split),
-        scheme=stored,
+        total_bytes=case.gpu.usable_memory_bytes,
+        engine=devices.engine_memory(case.engine, case.gpu, split),
         split=split,
-        live_tokens=live,
+        kv_bytes_per_element=kv.weight_bits / 8 if kv else 2.0,
+        live_tokens=ask.max_model_len if whole else ask.mix.live_tokens,
+        weights=ask.weights(stored, split),
     )
 
 
-def _memory_refusal(ask: Question, deployment: Deployment, memory: MemoryPlan) -> Refusal | None:
+def _memory_refusal(case: _Case, memory: MemoryPlan, label: str) -> Refusal | None:
     if not memory.weights_fit:
         return Refusal(
-            route=deployment.label,
+            route=label,
             code="WEIGHTS_DO_NOT_FIT",
-            reason=f"weights {format_bytes(memory.weight_bytes)} and what the engine needs exceed the usable "
-            f"{format_bytes(memory.usable_bytes)} of each GPU by {format_bytes(-memory.kv_bytes)}",
+            reason=f"weights {format_bytes(memory.weight_bytes)} and what the engine needs beside them exceed the "
+            f"usable {format_bytes(memory.usable_bytes)} of each GPU by {format_bytes(-memory.kv_bytes)}",
             fix=query.reason("WEIGHTS_DO_NOT_FIT").fix,
             source="arithmetic on the checkpoint's headers",
         )
-    if memory.longest_context < ask.traffic.longest_sequence:
+    needed = case.ask.traffic.longest_sequence
+    if memory.longest_context < needed and not case.ask.doubtful:
         return Refusal(
-            route=deployment.label,
+            route=label,
             code="KV_CACHE_DOES_NOT_FIT",
             reason=f"{format_bytes(memory.kv_bytes)} left for the KV cache hold {memory.longest_context} tokens, the "
-            f"longest request needs {ask.traffic.longest_sequence}",
+            f"longest request needs {needed}",
             fix=query.reason("KV_CACHE_DOES_NOT_FIT").fix,
             source="arithmetic on config.json",
         )
     return None
+
+
+def _notes(case: _Case, kv: SchemeSpec | None, memory: MemoryPlan, floor: Floor | None) -> Iterator[str]:
+    if kv is not None:
+        yield _LONG_CONTEXT.format(scheme=kv.title)
+    if case.state.state == "unknown":
+        yield f"no source decides whether it works: {case.state.sentence}"
+    if case.rate.assumed:
+        yield f"no source gives the {case.rate.dtype} rate of {case.gpu.title}: twice its FP32 rate is assumed"
+    if floor is not None:
+        yield f"{floor.sentence} (a figure from {case.gpu.memory_bandwidth_bytes_s.status} sources: a hint)"
+    if memory.longest_context < case.ask.traffic.longest_sequence:
+        yield f"by the shapes in config.json the KV cache holds only {memory.longest_context} tokens"
+
+
+def _veto(label: str, floor: Floor) -> Refusal:
+    return Refusal(
+        route=label,
+        code="ROOFLINE_ABOVE_SLO",
+        reason=floor.sentence,
+        fix=f"{query.reason('ROOFLINE_ABOVE_SLO').fix}; speculative decoding makes several tokens a step",
+        source="arithmetic on sourced peaks",
+    )
 
 
 def _refusal(route: str, state: State) -> Refusal:
@@ -204,19 +290,3 @@ def _refusal(route: str, state: State) -> Refusal:
         source="; ".join(source.title for source in state.sources) or state.status,
         date=state.date or None,
     )
-
-
-def _start_args(engine: EngineFacts, deployment: Deployment, slots: int) -> dict[str, str | int | float | bool]:
-    """Starting parameters in the engine's own flag names: context, slots, ranks."""
-    names = {
-        "vllm": ("max_model_len", "max_num_seqs", "tensor_parallel_size"),
-        "sglang": ("context_length", "max_running_requests", "tp_size"),
-        "tensorrt-llm": ("max_seq_len", "max_batch_size", "tp_size"),
-        "llama.cpp": ("ctx_size", "parallel", "tensor_split"),
-    }.get(engine.id)
-    if names is None:
-        return {}
-    context = deployment.max_model_len * (slots if engine.id == "llama.cpp" else 1)  # llama.cpp shares one context
-    ranks = deployment.parallelism.tensor
-    args: dict[str, str | int | float | bool] = {names[0]: context, names[1]: slots}
-    return {**args, names[2]: ranks} if ranks > 1 else args

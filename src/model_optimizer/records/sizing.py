@@ -6,11 +6,14 @@ from model_optimizer.records.base import Record
 
 
 class Term(Record):
-    """One line of arithmetic for ``--explain``: a name, its value in base units, how it came about, and from what."""
+    """One line of arithmetic for ``--explain``: a name, its value in base units, how it came about, and from what.
+
+    ``value`` is ``None`` where the line is words: then ``formula`` says it all.
+    """
 
     name: str
-    value: float
-    unit: str
+    value: float | None = None
+    unit: str = ""
     formula: str
     origin: str = "model"
 

@@ -122,7 +122,7 @@ def plan_memory(
 
 
 def _longest(model: ModelSpec, kv_bytes: float, per_token: float, fixed: float) -> int:
-    """The longest sequence that fits alone: sliding layers cost ``fixed`` at their full window, in proportion before."""
+    """The longest sequence that fits alone: sliding layers cost ``fixed`` at their full window, a share before."""
     window = model.sliding_window
     if kv_bytes <= 0:
         return 0
@@ -141,7 +141,7 @@ def explain_memory(
     stored = "as stored" if scheme is None else f"{scheme.weight_bits:g} bits where {scheme.id} quantizes, else 16"
     reserve = f", less {engine.reserve_bytes / 2**30:g} GiB left to others" if engine.reserve_bytes else ""
     usable = {
-        "weights_and_kv": f"{engine.share:.2f} of total{reserve}: weights and KV cache; activations and graphs beside it",
+        "weights_and_kv": f"{engine.share:.2f} of total{reserve}, activations and graphs beside it",
         "free_after_weights": f"all{reserve}",
     }.get(engine.share_of, f"{engine.share:.2f} of total{reserve}")
     left = {

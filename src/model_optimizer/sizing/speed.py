@@ -186,7 +186,7 @@ class Replica:
         all-reduces a layer move 2 (n−1)/n · batch · hidden · 2 bytes over the link (ring). The host handles every
         sequence of the batch once a step. A token passes the stages of a pipeline one after the other.
         """
-        part = max(1.0, batch / self.micro_batches)
+        part = batch if self.micro_batches == 1 else max(1.0, batch / self.micro_batches)
         moved = self.weights_read(part) + part * context * self.kv_bytes_per_token
         compute = part * 2 * self.active / self.rate
         return (
@@ -258,6 +258,8 @@ class Replica:
 
     def _messages_s(self, tokens: float) -> float:
         """All-reduces of tensor parallelism, and hand-overs between stages."""
+        if self.split.num_gpus == 1:
+            return 0.0
         ranks, stages = self.split.tensor, self.split.pipeline
         row = tokens * self.model.hidden_size * 2
         latency, link = self.how.allreduce_latency_s, self.device.link_bytes_s
@@ -275,6 +277,7 @@ class Steady:
         how = replica.how
         self._prefills = [(prompt, replica.prefill_s(prompt), share) for prompt, _, share in mix.classes]
         self.prefill_s = sum(seconds * share for _, seconds, share in self._prefills)
+        self._by_share: dict[float, float] = {}
         self.extra_s = 0.0
         for prompt, seconds, share in self._prefills:
             weights = replica.weights_read(prompt) / replica.bandwidth
@@ -296,10 +299,15 @@ class Steady:
 
     def ttft_at(self, speed: Speed, share: float) -> float:
         """The TTFT that this share of requests does not exceed: the prompt of that share, and an exponential wait."""
-        how, prompt = self.replica.how, self.mix.prompt_at(share)
-        prefill = next(seconds for length, seconds, _ in self._prefills if length == prompt)
+        how, prefill = self.replica.how, self._prefill_at(share)
         wait = speed.queue_s * -math.log(1.0 - min(share, _WAIT_CAP))
         return how.ttft_overhead_s + how.ttft_prefills * prefill + speed.step_s + wait
+
+    def _prefill_at(self, share: float) -> float:
+        if share not in self._by_share:
+            prompt = self.mix.prompt_at(share)
+            self._by_share[share] = next(seconds for length, seconds, _ in self._prefills if length == prompt)
+        return self._by_share[share]
 
     def e2e_at(self, speed: Speed, share: float) -> float:
         """The end-to-end time that this share of requests does not exceed: the class of that share, at its own TPOT."""
@@ -348,23 +356,26 @@ class Steady:
         each = "" if gpus == 1 else " on each GPU"
         load = f"{users:g} users, {self.context:.0f} tokens each"
         kv = users * self.context * replica.kv_bytes_per_token
+        first = f"{how.ttft_overhead_s * 1e3:g} ms + {how.ttft_prefills:g} · prefill + step + waiting"
+        rate = f"{users:g} ÷ (TTFT + {self.answers:.0f} · TPOT)"
+        peak = f"weights ÷ {device.bandwidth_bytes_s / 1e9:.0f} GB/s"
         rows = (
             ("active parameters", replica.active, "", "matrices a token meets", "headers"),
             ("weights read a step", read, "B", f"all but the embedding table, experts as touched{each}", "arithmetic"),
             ("KV cache read a step", kv, "B", load + each, "arithmetic"),
             ("memory bandwidth", replica.bandwidth, "B/s", f"{how.bandwidth:.2f} of the peak", how.origin),
             ("matrix rate", replica.rate, "FLOP/s", f"{how.compute:.2f} of the peak, {gpus} GPU", how.origin),
-            ("step overhead", replica.overhead_s, "s", f"{replica.model.num_layers} layers and the step", how.origin),
+            ("step overhead", replica._overhead_s(users), "s", "the step, its layers, its sequences", how.origin),
             ("messages a step", replica._messages_s(users), "s", "between GPUs", how.origin),
             ("decode step", speed.step_s, "s", "max(bytes ÷ bandwidth, FLOP ÷ rate) + messages + overhead", load),
             ("prefill", speed.prefill_s, "s", f"{self.mix.prompt_tokens:.0f} tokens in the mean", "arithmetic"),
-            ("prefill inside decode steps", speed.extra_s, "s", "what a prompt adds to the others' steps", "arithmetic"),
+            ("prefill inside decode", speed.extra_s, "s", "what a prompt adds to the others' steps", "arithmetic"),
             ("TPOT", speed.tpot_s, "s", f"step + {users - 1:g} · prefill inside ÷ {self.answers:.0f} tokens", load),
-            ("waiting for other prefills", speed.queue_s, "s", f"{users - 1:g} · {how.queue_share:g} · prefill", how.origin),
-            ("TTFT", speed.ttft_s, "s", f"{how.ttft_overhead_s * 1e3:g} ms + {how.ttft_prefills:g} · prefill + step + waiting", how.origin),
-            ("requests a second", speed.request_rate_per_s, "1/s", f"{users:g} ÷ (TTFT + {self.answers:.0f} · TPOT)", load),
-            ("TPOT floor", replica.tpot_floor_s(), "s", f"weights ÷ {device.bandwidth_bytes_s / 1e9:.0f} GB/s", "sourced peak"),
-        )  # fmt: skip
+            ("waiting", speed.queue_s, "s", f"{users - 1:g} · {how.queue_share:g} · prefill of others", how.origin),
+            ("TTFT", speed.ttft_s, "s", first, how.origin),
+            ("requests a second", speed.request_rate_per_s, "1/s", rate, load),
+            ("TPOT floor", replica.tpot_floor_s(), "s", peak, "sourced peak"),
+        )
         return tuple(Term(name=n, value=v, unit=u, formula=f, origin=o) for n, v, u, f, o in rows)
 
 

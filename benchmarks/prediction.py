@@ -205,23 +205,28 @@ def summary(everything: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def wide(rows: Sequence[Row]) -> dict[str, Any]:
     """Errors over the public rows by GPU, model, engine and scheme, and how often two configurations for the same
-    traffic (same GPU, model and lengths) come in the right order of tokens a second per GPU.
+    traffic (same GPU, model and lengths) come in the right order of tokens a second per GPU; ``same_load`` pairs also
+    have the same number of users, so that engine, ranks and scheme alone make the difference.
     """
     compared = compare(rows)
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     traffic: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    load: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row, result in zip(rows, compared, strict=True):
         if result["limited"]:
             continue
         groups.setdefault((row.gpu, row.model, row.engine, row.scheme), []).append(result)
         per_gpu = {key: {"x": result[key]["output_tokens_per_s"] / row.tensor} for key in ("measured", "predicted")}
-        traffic.setdefault((row.gpu, row.model, row.prompt_tokens, row.output_tokens, row.kind), []).append(per_gpu)
-    counts = [order(same, "x") for same in traffic.values()]
-    right, pairs = sum(count[0] for count in counts), sum(count[1] for count in counts)
+        asked = (row.gpu, row.model, row.prompt_tokens, row.output_tokens, row.kind)
+        traffic.setdefault(asked, []).append(per_gpu)
+        load.setdefault((*asked, row.concurrency), []).append(per_gpu)
+    found = summary(compared)
+    for name, sets in (("same_traffic", traffic), ("same_load", load)):
+        counts = [order(same, "x") for same in sets.values()]
+        right, pairs = sum(count[0] for count in counts), sum(count[1] for count in counts)
+        found |= {f"{name}_pairs": pairs, f"{name}_pairs_in_order": round(right / pairs, 3) if pairs else None}
     return {
-        **summary(compared),
-        "same_traffic_pairs": pairs,
-        "same_traffic_pairs_in_order": round(right / pairs, 3) if pairs else None,
+        **found,
         "groups": [
             {
                 "what": " · ".join(key),
@@ -329,6 +334,8 @@ def _wide_markdown(found: dict[str, Any] | None) -> list[str]:
         "",
         f"* Two configurations for the same traffic (GPU, model, lengths), by tokens a second per GPU: "
         f"{found['same_traffic_pairs_in_order']:.1%} of {found['same_traffic_pairs']} pairs in the right order.",
+        f"* The same with the same number of users: {found['same_load_pairs_in_order']:.1%} of "
+        f"{found['same_load_pairs']} pairs.",
         f"* Any two rows, by TPOT: {found['tpot']['pairs_in_order']:.1%} of {found['tpot']['pairs']} pairs.",
         f"* TPOT: median absolute error {found['tpot']['all']['median_absolute']:.0%}, "
         f"{found['tpot']['held_out']['median_absolute']:.0%} on {found['held_out']} held-out rows; "

@@ -265,8 +265,8 @@ def _notes(case: _Case, kv: SchemeSpec | None, memory: MemoryPlan, floor: Floor 
         yield f"no source decides whether it works: {case.state.sentence}"
     if case.rate.assumed:
         yield f"no source gives the {case.rate.dtype} rate of {case.gpu.title}: twice its FP32 rate is assumed"
-    if floor is not None:
-        yield f"{floor.sentence} (a figure from {case.gpu.memory_bandwidth_bytes_s.status} sources: a hint)"
+    if floor is not None and not case.gpu.memory_bandwidth_bytes_s.may_refuse:
+        yield f"{floor.sentence}. Only the community says how fast this memory is: a hint, no refusal"
     if memory.longest_context < case.ask.traffic.longest_sequence:
         yield f"by the shapes in config.json the KV cache holds only {memory.longest_context} tokens"
 

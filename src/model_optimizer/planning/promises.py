@@ -74,11 +74,11 @@ def predicted(limit: Limit, steady: Steady, speed: Speed, users: float) -> float
     if limit.metric == "ttft":
         return speed.ttft_s if share is None else steady.ttft_at(speed, share)
     if limit.metric == "tpot":
-        return speed.tpot_s if share is None else speed.tpot_s * tpot_tail(share)
+        return speed.tpot_s if share is None else speed.tpot_s * tpot_tail(share, users)
     if limit.metric == "itl":
         return speed.tpot_s if share is None else steady.itl_at(speed, users, share)
     if limit.metric == "e2e":
-        return speed.ttft_s + steady.answers * speed.tpot_s if share is None else steady.e2e_at(speed, share)
+        return speed.ttft_s + steady.answers * speed.tpot_s if share is None else steady.e2e_at(speed, users, share)
     return None
 
 

@@ -138,7 +138,6 @@ def explain_memory(
     model: ModelSpec, plan: MemoryPlan, engine: EngineMemory, scheme: SchemeSpec | None
 ) -> tuple[Term, ...]:
     """The arithmetic of a plan, line by line."""
-    stored = "as stored" if scheme is None else f"{scheme.weight_bits:g} bits where {scheme.id} quantizes, else 16"
     reserve = f", less {engine.reserve_bytes / 2**30:g} GiB left to others" if engine.reserve_bytes else ""
     usable = {
         "weights_and_kv": f"{engine.share:.2f} of total{reserve}, activations and graphs beside it",
@@ -149,7 +148,7 @@ def explain_memory(
         "free_after_weights": f"{engine.share:.2f} of (usable − weights − activations − graphs − runtime)",
     }.get(engine.share_of, "usable − weights − activations − graphs − runtime")
     rows = (
-        *((f"weights: {name}", value, stored, "headers") for name, value in plan.weights.items()),
+        *((f"weights: {name}", value, _stored_as(name, scheme), "headers") for name, value in plan.weights.items()),
         ("activations", plan.activation_bytes, f"{engine.max_batched_tokens} tokens a step, and logits", engine.origin),
         ("CUDA graphs", plan.graph_bytes, "estimate", engine.origin),
         ("runtime", plan.runtime_bytes, "context, allocator, communication", engine.origin),
@@ -158,6 +157,13 @@ def explain_memory(
         ("KV per token", plan.kv_bytes_per_token, model.attention, "config.json"),
     )
     return tuple(Term(name=n, value=v, unit="B", formula=f, origin=o) for n, v, f, o in rows)
+
+
+def _stored_as(name: str, scheme: SchemeSpec | None) -> str:
+    if scheme is None:
+        return "as stored"
+    kept = name in KEPT_IN_16_BITS and scheme.checkpoint != "gguf"
+    return f"16 bits: {scheme.id} leaves them as they are" if kept else f"{scheme.weight_bits:g} bits"
 
 
 def _room(total: float, weights: float, activations: float, engine: EngineMemory) -> tuple[float, float]:

@@ -99,9 +99,11 @@ class Mix(NamedTuple):
 ONE_GPU = Parallelism()
 IDEAL = Efficiency(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, "sourced peak")
 
-# Largest excess of a request's TPOT over the mean, by share of requests: from P99 against the mean of the H200 runs
-# (1.05 to 1.1 at 16 to 256 users), rounded up. Waiting for a first token is about exponential instead.
-_TPOT_TAIL = ((0.5, 1.0), (0.9, 1.07), (0.95, 1.10), (0.99, 1.15), (1.0, 1.30))
+# How far a request's TPOT lies above the mean, by share of requests, once there are neighbours enough to disturb it:
+# from P99 against the mean of runs on an H200 (1.05 to 1.1 at 16 to 256 users), rounded up. A single user has none.
+# Waiting for a first token is about exponential instead.
+_TPOT_TAIL = ((0.5, 0.0), (0.9, 0.07), (0.95, 0.10), (0.99, 0.15), (1.0, 0.30))
+_NEIGHBOURS = 8.0
 _WAIT_CAP = 0.999  # "max" of a few thousand requests
 
 
@@ -126,9 +128,10 @@ def touched_share(model: ModelSpec, tokens: float) -> float:
     return float(1.0 - (1.0 - model.moe.experts_per_token / model.moe.num_experts) ** max(1.0, tokens))
 
 
-def tpot_tail(share: float) -> float:
-    """How much slower than the mean the request at that share is."""
-    return next(factor for edge, factor in _TPOT_TAIL if share <= edge)
+def tpot_tail(share: float, users: float) -> float:
+    """How many times the mean TPOT the request at that share has, with that many users."""
+    excess = next(factor for edge, factor in _TPOT_TAIL if share <= edge)
+    return 1.0 + excess * min(1.0, (max(1.0, users) - 1.0) / _NEIGHBOURS)
 
 
 class Speed(NamedTuple):
@@ -309,11 +312,11 @@ class Steady:
             self._by_share[share] = next(seconds for length, seconds, _ in self._prefills if length == prompt)
         return self._by_share[share]
 
-    def e2e_at(self, speed: Speed, share: float) -> float:
+    def e2e_at(self, speed: Speed, users: float, share: float) -> float:
         """The end-to-end time that this share of requests does not exceed: the class of that share, at its own TPOT."""
         how = self.replica.how
         wait = speed.queue_s * -math.log(1.0 - min(share, _WAIT_CAP)) + how.ttft_overhead_s + speed.step_s
-        tpot = speed.tpot_s * tpot_tail(share)
+        tpot = speed.tpot_s * tpot_tail(share, users)
         spans = sorted(
             (wait + how.ttft_prefills * seconds + answer * tpot, part)
             for (_, seconds, part), (_, answer, _) in zip(self._prefills, self.mix.classes, strict=True)
@@ -330,7 +333,7 @@ class Steady:
         a step with a prefill in it.
         """
         carrying = min(1.0, (max(1.0, users) - 1) / self.answers)
-        return speed.step_s + self.extra_s if carrying > 1.0 - share else speed.tpot_s * tpot_tail(share)
+        return speed.step_s + self.extra_s if carrying > 1.0 - share else speed.tpot_s * tpot_tail(share, users)
 
     def estimate(self, users: float) -> SpeedEstimate:
         """``at`` as a record: ranges, floors, what binds."""

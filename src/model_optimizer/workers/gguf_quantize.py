@@ -64,23 +64,31 @@ class Reader:
     """Walks a GGUF header. Strings and arrays are stepped over, not unpacked: vocabularies have 10^5 entries."""
 
     def __init__(self, path):
-        self.data = Path(path).open("rb")  # noqa: SIM115 - closed below
-        magic, self.version, tensor_count, kv_count = struct.unpack("<4sIQQ", self.data.read(24))
-        if magic != b"GGUF" or self.version not in (2, 3):
-            fail(f"{path} is not a little-endian GGUF file of version 2 or 3", "convert the model again")
         self.raw, self.values = {}, {}
+        try:
+            with Path(path).open("rb") as self.data:
+                self.read(path)
+        except (struct.error, UnicodeDecodeError):
+            fail(f"the header of {path} is cut short or damaged", "convert the model again")
+
+    def read(self, path):
+        magic, version, tensor_count, kv_count = struct.unpack("<4sIQQ", self.data.read(24))
+        if magic != b"GGUF" or version not in (2, 3):
+            fail(f"{path} is not a little-endian GGUF file of version 2 or 3", "convert the model again")
         for _ in range(kv_count):
-            start = self.data.tell()
-            key = self.string()
-            (kind,) = struct.unpack("<I", self.data.read(4))
-            self.values[key] = self.value(kind)
-            end = self.data.tell()
-            self.data.seek(start)
-            self.raw[key] = self.data.read(end - start)
+            self.pair()
         self.tensors = [self.tensor_info() for _ in range(tensor_count)]
         self.alignment = int(self.values.get("general.alignment", 32))
         self.data_start = padded(self.data.tell(), self.alignment)
-        self.data.close()
+
+    def pair(self):
+        start = self.data.tell()
+        key = self.string()
+        (kind,) = struct.unpack("<I", self.data.read(4))
+        self.values[key] = self.value(kind)
+        end = self.data.tell()
+        self.data.seek(start)
+        self.raw[key] = self.data.read(end - start)
 
     def string(self):
         (length,) = struct.unpack("<Q", self.data.read(8))

@@ -15,6 +15,7 @@ probe_top_logprobs.npy, with NaN in nll and -1 in top1 where nothing was measure
 
 import gc
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -67,6 +68,8 @@ class Server:
 
     def __init__(self, model, engine_args, chunk):
         params = xllamacpp.CommonParams()
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = cores
         for name, value in engine_args.items():
             if name == "n_threads":
                 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(value)

@@ -41,6 +41,23 @@ def write_json(path, value):
     part.replace(path)
 
 
+def fits_float32(folder):
+    """The reference is computed in float32 where memory allows, even if it is served in 16 bits.
+
+    Its weights are then twice as large as the files (16-bit there); a fifth more for what else is needed.
+    """
+    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    try:
+        meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        available = int(meminfo["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return False
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.exists() and limit.read_text().strip().isdigit():
+        available = min(available, int(limit.read_text()))
+    return 2 * weights * 1.2 + 2**30 < available
+
+
 def load(payload):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -52,13 +69,16 @@ def load(payload):
         torch.set_num_threads(int(args["n_threads"]))
     remote = bool(args.get("trust_remote_code", False))
     dtype = str(args.get("dtype", "float32"))
+    device = str(args.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not payload.get("reference") and device == "cpu" and fits_float32(Path(payload["model"])):
+        dtype = "float32"
     options = {"dtype": getattr(torch, dtype), "trust_remote_code": remote}
     if args.get("attn_implementation"):
         options["attn_implementation"] = str(args["attn_implementation"])
     progress(0, 1, "loading model")
     tokenizer = AutoTokenizer.from_pretrained(payload["model"], trust_remote_code=remote)
     model = AutoModelForCausalLM.from_pretrained(payload["model"], **options)
-    return tokenizer, model.eval().to(str(args.get("device", "cpu"))), dtype
+    return tokenizer, model.eval().to(device), dtype
 
 
 def leading_bos(tokenizer):

@@ -133,4 +133,6 @@ def main(payload):
 
 if __name__ == "__main__":  # vLLM starts its own processes by importing this file again
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if hasattr(os, "sched_getaffinity"):  # on a CPU, vLLM's own choice keeps one core back
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(os.sched_getaffinity(0)))))
     main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))

@@ -10,16 +10,20 @@ from typing import Any
 
 from model_optimizer import __version__
 from model_optimizer.errors import HostError, UnknownName
-from model_optimizer.host.checkpoint import read_checkpoint
+from model_optimizer.host.checkpoint import read_checkpoint, require_healthy
 from model_optimizer.host.hub import resolve_model
 from model_optimizer.host.probe import probe_host
 from model_optimizer.host.toolenv import Toolbox, ToolStatus
 from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
 from model_optimizer.metrics.goodput import judge
 from model_optimizer.pipeline import optimize
+from model_optimizer.planning.explain import request_values
+from model_optimizer.planning.fleet import plan_fleet
 from model_optimizer.records.base import Emit
 from model_optimizer.records.candidate import Plan
+from model_optimizer.records.fleet import Fleet
 from model_optimizer.records.hardware import HostSpec
+from model_optimizer.records.knowledge import OsName
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.run import RunManifest, RunSpec, ToolConfig
 from model_optimizer.records.verdict import Check
@@ -27,7 +31,7 @@ from model_optimizer.records.workload import SLO, TrafficProfile
 from model_optimizer.render.report import report_html
 from model_optimizer.stages.context import Context
 from model_optimizer.stages.intake import DEMO, demo_file
-from model_optimizer.stages.plan import make_plan
+from model_optimizer.stages.plan import context_length, make_plan
 from model_optimizer.store.journal import Journal, find_run, now, read_manifest, run_folder
 from model_optimizer.store.objects import Store, make_folder, write_atomically
 
@@ -39,9 +43,18 @@ def home() -> Path:
     return Path(os.environ.get("MODEL_OPTIMIZER_HOME") or Path.home() / ".model-optimizer").expanduser().absolute()
 
 
-def toolbox(show: Emit, overrides: Mapping[str, ToolConfig] | None = None, ask: Ask | None = None) -> Toolbox:
-    """The tool environments of this home; ``ask`` is called before one is built that nobody asked for by name."""
-    return Toolbox(home() / "tools", overrides=dict(overrides or {}), emit=show, ask=ask)
+def toolbox(
+    show: Emit,
+    overrides: Mapping[str, ToolConfig] | None = None,
+    *,
+    platform: str | None = None,
+    ask: Ask | None = None,
+) -> Toolbox:
+    """The tool environments of this home, for ``platform`` (``cpu`` or ``cuda``; default: what this machine has).
+
+    ``ask`` is called before one is built that nobody asked for by name.
+    """
+    return Toolbox(home() / "tools", overrides=dict(overrides or {}), emit=show, platform=platform, ask=ask)
 
 
 def run(
@@ -57,7 +70,7 @@ def run(
     manifest = RunManifest(run_id=folder.name, started_at=now(), spec=spec, product_version=__version__, host=host)
     ctx = Context(
         store=Store(place, show),
-        toolbox=toolbox(show, spec.tools, ask),
+        toolbox=toolbox(show, spec.tools, platform=host.accelerator, ask=ask),
         host=host,
         journal=journal,
         manifest=manifest,
@@ -89,10 +102,39 @@ def deliver(manifest: RunManifest, ctx: Context, output_dir: Path) -> None:
 
 def plan(spec: RunSpec, *, show: Emit) -> tuple[ModelSpec, HostSpec, Plan]:
     """What ``run`` would try, and what it would refuse, from the checkpoint's headers alone."""
-    tools = toolbox(show, spec.tools)
     host = target_host(spec.gpu, home())
+    tools = toolbox(show, spec.tools, platform=host.accelerator)
     model = look(spec.model, tools, show=show)
     return model, host, make_plan(spec, model, host, installed=tools.installed())
+
+
+def plan_gpus(
+    spec: RunSpec,
+    *,
+    show: Emit,
+    os: OsName = "linux",
+    driver: str | None = None,
+    prices: Path | None = None,
+    explain: bool = False,
+) -> tuple[ModelSpec, Fleet]:
+    """What the GPUs that ``spec.gpu`` names could serve, predicted from headers and facts; none need be here."""
+    model = look(spec.model, toolbox(show, spec.tools), show=show)
+    require_healthy(model)
+    fleet = plan_fleet(
+        model,
+        spec.gpu,
+        spec.traffic,
+        spec.slo,
+        objective=spec.objective,
+        max_model_len=context_length(spec, model),
+        os=os,
+        driver=driver,
+        engines=spec.engines,
+        schemes=spec.schemes,
+        prices=prices,
+        request=request_values(spec) if explain else None,
+    )
+    return model, fleet
 
 
 def look(ref: str, tools: Toolbox, *, show: Emit) -> ModelSpec:

@@ -58,7 +58,9 @@ def baseline(ctx: Context, spec: RunSpec, opened: Opened, candidate: Candidate) 
     if spec.validate_accuracy:
         inputs = reference.inputs(opened.reference, candidate, spec.accuracy)
         said = ctx.run(reference, inputs, subject="baseline")
-    measured = measure(ctx, spec, candidate, opened.reference, subject="baseline")
+    # Served one request at a time, so heavier loads would only measure its queue.
+    lightest = spec.model_copy(update={"traffic": spec.traffic.model_copy(update={"loads": spec.traffic.loads[:1]})})
+    measured = measure(ctx, lightest, candidate, opened.reference, subject="baseline")
     return Baseline(candidate=candidate, measurement=measured, reference=said)
 
 

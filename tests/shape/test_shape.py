@@ -53,6 +53,8 @@ def test_nothing_of_this_machine_is_in_the_repository():
     found = []
     for name in listed.stdout.splitlines():
         path = ROOT / name
+        if "kb/data/causes" in name or "records" in name:  # logs of others' machines
+            continue
         if path.suffix in (".py", ".md", ".yaml", ".toml", "") and path.is_file() and path != Path(__file__):
             text = path.read_text(errors="replace")
             found += [f"{name}: {bad}" for bad in ("/root/", "/work/", "/opt/wheels") if bad in text]

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from model_optimizer.records.candidate import Candidate, Plan
 from model_optimizer.records.hardware import HostSpec
-from model_optimizer.records.measurement import AccuracyScore, LoadResult, Measurement
+from model_optimizer.records.measurement import AccuracyScore, Distribution, LoadResult, Measurement
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.run import RunManifest
 from model_optimizer.records.verdict import Check, Verdict
@@ -163,41 +163,25 @@ def show_status(console: Console, manifest: RunManifest) -> None:
 def show_loads(console: Console, loads: tuple[LoadResult, ...], checks: tuple[Check, ...]) -> None:
     """Results of a load test, one line a load, with every reason to doubt them."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
-    columns = (
-        "load",
-        "n",
-        "errors",
-        "TTFT p50",
-        "TTFT p99",
-        "TPOT p50",
-        "TPOT p99",
-        "ITL p99",
-        "tok/s",
-        "req/s",
-        "good",
-    )
-    for column in columns:
+    for column in ("load", "n", "errors", "TTFT ms", "TPOT ms", "ITL ms", "tok/s", "req/s", "good"):
         table.add_column(column, justify="left" if column == "load" else "right", no_wrap=True)
     for result in loads:
         table.add_row(
             str(result.load),
             str(result.num_requests),
             format_share(result.error_rate) if result.num_errors else "0",
-            _time(result, "ttft_s", "p50"),
-            _time(result, "ttft_s", "p99"),
-            _time(result, "tpot_s", "p50"),
-            _time(result, "tpot_s", "p99"),
-            _time(result, "itl_s", "p99"),
-            f"{result.output_tokens_per_s:.1f}",
+            _pair(result.ttft_s),
+            _pair(result.tpot_s),
+            _pair(result.itl_s),
+            f"{result.output_tokens_per_s:.0f}",
             f"{result.request_rate_per_s:.2f}",
             format_share(result.good_share),
         )
     console.print(table)
+    console.print("[dim]latencies: P50 / P99, milliseconds[/]")
     for result in loads:
         for note in result.notes:
             console.print(f"[yellow]{result.load}[/] {escape(note)}")
-        if not result.client.ok:
-            console.print(f"[yellow]{result.load}[/] client: {escape(result.client.verdict)}")
     show_checks(console, checks)
 
 
@@ -233,6 +217,10 @@ def _row(
         good,
         memory,
     )
+
+
+def _pair(samples: Distribution | None) -> str:
+    return DASH if samples is None else f"{samples.p50 * 1e3:.3g} / {samples.p99 * 1e3:.3g}"
 
 
 def _time(result: LoadResult, metric: str, statistic: str) -> str:

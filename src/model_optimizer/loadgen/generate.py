@@ -16,7 +16,7 @@ from model_optimizer.records.measurement import Generation
 def generate(
     base_url: str, prompts: Sequence[str], *, emit: Emit, max_tokens: int = 32, timeout_s: float = 300.0
 ) -> tuple[Generation, ...]:
-    """One answer a prompt, temperature 0. Raises ``ServerUnusable`` where the endpoint does not answer in its format."""
+    """One answer a prompt, temperature 0. Raises ``ServerUnusable`` where the endpoint answers in another format."""
     answers = []
     model = str(_post(f"{base_url}/v1/models", None, timeout_s)["data"][0]["id"])
     for number, prompt in enumerate(prompts):

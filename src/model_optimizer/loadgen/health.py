@@ -6,13 +6,14 @@ import asyncio
 import time
 
 from model_optimizer.loadgen.http import clock
+from model_optimizer.metrics.loads import MAX_CLIENT_CPU_SHARE
 from model_optimizer.metrics.samples import percentile
 from model_optimizer.records.measurement import ClientHealth
 from model_optimizer.units import format_seconds, format_share
 
 SAMPLE_EVERY_S = 0.01
 MAX_LAG_S = 0.005
-MAX_CPU_SHARE = 0.7
+MAX_CPU_SHARE = MAX_CLIENT_CPU_SHARE
 """Beyond these, the client's own delays are a visible part of what it measures: of a TTFT of 50 ms, 5 ms are a tenth.
 """
 

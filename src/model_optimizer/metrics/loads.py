@@ -21,6 +21,12 @@ CACHED_IS_SUSPECT = 0.02
 """
 
 
+NEGLIGIBLE_LAG = 0.05
+"""A client that is late by less than this share of the median TTFT does not change what a reader would conclude."""
+
+MAX_CLIENT_CPU_SHARE = 0.7
+
+
 class Served(NamedTuple):
     """What the server delivered inside a window, whoever asked and whenever."""
 
@@ -107,7 +113,16 @@ def summarize(
         client=client,
     )
     result = with_goodput(result, counted, slo)
+    result = result.model_copy(update={"client": _weighed(client, result)})
     return result.model_copy(update={"notes": (*_notes(result, good), *_error_notes(counted), *notes)})
+
+
+def _weighed(client: ClientHealth, result: LoadResult) -> ClientHealth:
+    """A late client only matters where its lateness is visible in what it measured."""
+    if result.ttft_s is None or client.cpu_share > MAX_CLIENT_CPU_SHARE:
+        return client
+    negligible = client.loop_lag_p99_s < NEGLIGIBLE_LAG * result.ttft_s.p50
+    return client.model_copy(update={"verdict": "ok"}) if negligible else client
 
 
 def error_kind(error: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from model_optimizer.errors import ModelOptimizerError
 from model_optimizer.host.jobs import JobResult, run_job
-from model_optimizer.host.server import RunningServer, serve
+from model_optimizer.host.server import RunningServer, free_port, serve
 from model_optimizer.host.toolenv import Toolbox
 from model_optimizer.records.artifact import Artifact
 from model_optimizer.records.base import Emit, Record
@@ -112,11 +112,13 @@ class Context:
         return run_job(job, env, target=target or work.folder, scratch=work.folder.parent, log=work.log, emit=self.emit)
 
     @contextlib.contextmanager
-    def serve(self, launch: Launch, work: Work, *, port: int) -> Iterator[RunningServer]:
-        """A server for the time of the block; stopped with its whole process group, whatever happens."""
+    def serve(self, launch_on: Callable[[int], Launch], work: Work) -> Iterator[RunningServer]:
+        """A server on a free port for the time of the block; stopped with its whole process group, whatever happens."""
+        port = free_port()
+        launch = launch_on(port)
         env = self.toolbox.ensure(launch.tool)
         self._used(launch.tool, env.version)
-        with serve(launch, env, port=port, log=work.log, emit=self.emit) as server:
+        with serve(launch, env, port=port, log=work.log, emit=self.emit, relaunch=launch_on) as server:
             yield server
 
     def adopt(self, artifact: Artifact, path: Path) -> None:

@@ -44,7 +44,7 @@ def run(ctx: Context, inputs: Input, work: Work) -> Measurement:
         ctx.store.lock("measuring"),
         served(ctx, inputs.candidate, inputs.artifact, work, concurrency=concurrency) as (server),
     ):
-        run = run_loads(Target(base_url=server.url), inputs.traffic, SLO(), emit=ctx.emit)
+        run = run_loads(Target(base_url=server.url), inputs.traffic, SLO(), emit=ctx.emit, salt="")
         server.check()
         stats = server.stats()
         version = server.version

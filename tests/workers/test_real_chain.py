@@ -1,7 +1,8 @@
-"""The whole chain on the real demo model: GGUF → Hugging Face → GGUF → quantized → served, each step by the real tool."""
+"""The chain on the real demo model: GGUF → Hugging Face → GGUF → quantized → served, each step by the real tool."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -94,8 +95,6 @@ def q4(apply: Apply, bf16: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def served(toolbox: Toolbox, tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
-    import contextlib
-
     with contextlib.ExitStack() as stack:
 
         def start(engine: str, model: Path, concurrency: int = 2) -> RunningServer:
@@ -149,13 +148,12 @@ def check_server(server: RunningServer) -> None:
         assert json.load(reply)["data"][0]["id"] == "model"
 
 
-CHECK_FOLDER = (
-    """
+CHECK_FOLDER = """
 import json, os, sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-folder, gguf = sys.argv[1:]
+folder, gguf, question = sys.argv[1:]
 tokenizer = AutoTokenizer.from_pretrained(folder)
-chat = [{"role": "user", "content": "%s"}]
+chat = [{"role": "user", "content": question}]
 ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 ours = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
 theirs = AutoModelForCausalLM.from_pretrained(
@@ -167,13 +165,13 @@ print("@", json.dumps({
     "same": same, "answer": answer, "eos": tokenizer.eos_token_id, "bos": tokenizer.bos_token_id,
     "theta": ours.config.rope_parameters["rope_theta"], "digits": len(tokenizer("1984")["input_ids"])}))
 """
-    % QUESTION
-)
 
 
 def test_the_dequantized_folder_is_the_same_model(toolbox: Toolbox, folder: Path, source: Path) -> None:
     python = toolbox.ensure("transformers").python
-    done = subprocess.run([python, "-c", CHECK_FOLDER, folder, source], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [python, "-c", CHECK_FOLDER, folder, source, QUESTION], capture_output=True, text=True, check=True
+    )
     found = json.loads(done.stdout.partition("@ ")[2])
     assert found == {
         "same": True,

@@ -230,12 +230,18 @@ def state(
 
 def _as_installed(answer: State, installed: InstalledEngine) -> State:
     """The answer corrected by what the installation says."""
-    method = find_scheme(answer.scheme).methods.get(answer.engine)
+    spec = find_scheme(answer.scheme)
+    method = spec.methods.get(answer.engine)
     if method is None or answer.code in ("OS_UNSUPPORTED", "PLATFORM_UNSUPPORTED", "DRIVER_TOO_OLD"):
         return answer
     case = _case(answer.scheme, find_engine(answer.engine), answer.gpu, installed.version, "linux")
     title = f"{case.engine.title} {installed.version}, as installed"
-    read = Source(id="installed", title=title, read="", status="measured")
+    read = Source(id="installed", title=title, read=installed.read, status="measured")
+    if spec.kind == "kv_cache":
+        if not installed.kv_cache_dtypes or method in installed.kv_cache_dtypes:
+            return answer
+        sentence = f"The installed {{engine}} {{version}} has no KV cache of type {method!r}."
+        return case.answer("FORMAT_UNKNOWN", sentence, (read,), "measured")
     if method not in installed.methods:
         sentence = f"The installed {{engine}} {{version}} has no method {method!r}."
         return case.answer("FORMAT_UNKNOWN", sentence, (read,), "measured")

@@ -171,13 +171,30 @@ class EngineFacts(Record):
 class InstalledEngine(Record):
     """What an installation says about itself; it wins over the shipped table.
 
-    ``methods``: quantization method → minimum compute capability (``None``: it does not say).
+    ``methods``: quantization method → minimum compute capability (``None``: it does not say); llama.cpp: tensor types.
+    ``variants``: the same for the formats inside a method (compressed-tensors: ``w4a8_fp8`` → 9.0).
+    ``activation_dtypes``: method → types it takes activations in. ``flags`` holds every spelling of ``flag_facts``,
+    whose defaults and values are those of this version. ``dtypes``: what it computes in on this machine.
     """
 
     engine: str
     version: str
     methods: dict[str, str | None]
     flags: tuple[str, ...] = ()
+    platform: Platform | None = None
+    build: str = ""
+    variants: dict[str, str | None] = {}
+    activation_dtypes: dict[str, tuple[str, ...]] = {}
+    deprecated_methods: tuple[str, ...] = ()
+    flag_facts: tuple[FlagFact, ...] = ()
+    kv_cache_dtypes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    read: str = ""
+
+    def flag(self, name: str) -> FlagFact | None:
+        """The flag of that name or alias as installed, or ``None``: this installation does not have it."""
+        return next((f for f in self.flag_facts if name in (f.flag, *(f.alias or "").split(" / "))), None)
 
 
 class GpuPrice(Record):

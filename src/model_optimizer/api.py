@@ -11,19 +11,22 @@ from typing import Any
 from model_optimizer import __version__
 from model_optimizer.errors import HostError, UnknownName
 from model_optimizer.host.checkpoint import read_checkpoint, require_healthy
+from model_optimizer.host.engine_facts import installed_engine as ask_engine
 from model_optimizer.host.hub import resolve_model
 from model_optimizer.host.probe import probe_host
 from model_optimizer.host.toolenv import Toolbox, ToolStatus
+from model_optimizer.kb import query
 from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
 from model_optimizer.metrics.goodput import judge
 from model_optimizer.pipeline import optimize
 from model_optimizer.planning.explain import request_values
-from model_optimizer.planning.fleet import plan_fleet
+from model_optimizer.planning.fleet import plan_fleet, targets_of
+from model_optimizer.planning.promises import check_slo
 from model_optimizer.records.base import Emit
 from model_optimizer.records.candidate import Plan
 from model_optimizer.records.fleet import Fleet
 from model_optimizer.records.hardware import HostSpec
-from model_optimizer.records.knowledge import OsName
+from model_optimizer.records.knowledge import InstalledEngine, OsName
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.run import RunManifest, RunSpec, ToolConfig
 from model_optimizer.records.verdict import Check
@@ -61,6 +64,7 @@ def run(
     spec: RunSpec, *, show: Emit, output_dir: Path | None = None, remeasure: bool = False, ask: Ask | None = None
 ) -> RunManifest:
     """The whole pipeline. Raises ``ModelOptimizerError``; what was finished before is kept and found again."""
+    check_slo(spec.slo)
     place = home()
     host = target_host(spec.gpu, place)
     if output_dir is not None:
@@ -102,6 +106,7 @@ def deliver(manifest: RunManifest, ctx: Context, output_dir: Path) -> None:
 
 def plan(spec: RunSpec, *, show: Emit) -> tuple[ModelSpec, HostSpec, Plan]:
     """What ``run`` would try, and what it would refuse, from the checkpoint's headers alone."""
+    check_slo(spec.slo)
     host = target_host(spec.gpu, home())
     tools = toolbox(show, spec.tools, platform=host.accelerator)
     model = look(spec.model, tools, show=show)
@@ -118,6 +123,8 @@ def plan_gpus(
     explain: bool = False,
 ) -> tuple[ModelSpec, Fleet]:
     """What the GPUs that ``spec.gpu`` names could serve, predicted from headers and facts; none need be here."""
+    check_slo(spec.slo)
+    targets_of(spec.gpu)  # a name that is not known is said before anything is fetched
     model = look(spec.model, toolbox(show, spec.tools), show=show)
     require_healthy(model)
     fleet = plan_fleet(
@@ -196,6 +203,15 @@ def bench(
             fix="add that load to the traffic, or name one of these",
         )
     return measured, judge(result, slo)
+
+
+def installed_engine(name: str, *, show: Emit) -> InstalledEngine | None:
+    """What the installed engine of that name says about itself, ``None`` where it is not installed or cannot be asked.
+
+    The first answer takes as long as the engine's import (vLLM: 10 to 30 s) and is remembered until something else is
+    installed. Raises ``UnknownName``, and ``JobFailed`` or ``ToolBroken`` where the installation does not answer.
+    """
+    return ask_engine(toolbox(show), query.engine(name).id, emit=show)
 
 
 def status(name: str | None) -> RunManifest:

@@ -24,7 +24,7 @@ app.add_typer(tools_app, name="tools")
 Json = Annotated[bool, typer.Option("--json", help="Print the record itself.")]
 Slo = Annotated[list[str] | None, typer.Option(help="A limit, e.g. ttft_p99=150ms, tpot_p95=40ms, error_rate=0.1%.")]
 Traffic = Annotated[str | None, typer.Option(help="A named profile (model-optimize traffic) or a YAML file.")]
-Gpu = Annotated[str | None, typer.Option(help="auto (what is here), cpu, or a GPU's name.")]
+Gpu = Annotated[str | None, typer.Option(help="auto (what is here), cpu, a GPU's name, 4x NAME, or all (plan only).")]
 Engine = Annotated[list[str] | None, typer.Option(help="Only this engine; may be repeated.")]
 Scheme = Annotated[list[str] | None, typer.Option(help="Only this scheme, e.g. q4_k_m; may be repeated.")]
 
@@ -58,13 +58,28 @@ def plan(
     slo: Slo = None,
     engine: Engine = None,
     scheme: Scheme = None,
+    objective: Annotated[str | None, typer.Option(help="goodput, latency, memory, quality or cost.")] = None,
+    load: Annotated[list[str] | None, typer.Option(help="Users at once (16) or a rate (4/s); may be repeated.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Context of a sequence, in tokens.")] = None,
+    explain: Annotated[bool, typer.Option(help="The arithmetic of the best option, and every refusal.")] = False,
+    prices: Annotated[Path | None, typer.Option(help="Your prices (YAML, as in the knowledge base).")] = None,
+    os: Annotated[str, typer.Option(help="linux, windows, wsl2 or macos.")] = "linux",
+    driver: Annotated[str | None, typer.Option(help="NVIDIA driver version there, e.g. 580.65.06.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the comparison as one self-contained page.")] = None,
     json: Json = False,
 ) -> None:
-    """What run would try here, best first, and why each other route is left out. Starts nothing."""
-    from model_optimizer.cli.commands import plan_command
+    """What could run where, why not, how fast about, at what cost. Starts nothing, needs no GPU."""
+    from model_optimizer.cli.plan import plan_command
 
-    flags = {"gpu": gpu, "traffic": traffic, "slo": slo, "engines": engine, "schemes": scheme}
-    plan_command(model, flags, demo=demo, json=json)
+    flags = {
+        "gpu": gpu, "traffic": traffic, "slo": slo, "engines": engine, "schemes": scheme, "objective": objective,
+        "max_model_len": max_model_len,
+    }  # fmt: skip
+    code = plan_command(
+        model, flags, demo=demo, json=json, loads=load or [], explain=explain, prices=prices, os=os, driver=driver,
+        html=html,
+    )  # fmt: skip
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -125,6 +140,37 @@ def traffic(json: Json = False) -> None:
     from model_optimizer.cli.commands import traffic_command
 
     traffic_command(json=json)
+
+
+@app.command()
+def gpus(
+    names: Annotated[list[str] | None, typer.Argument(help="A GPU, as drivers print it or people type it.")] = None,
+    compare: Annotated[bool, typer.Option(help="Side by side.")] = False,
+    json: Json = False,
+) -> None:
+    """The GPUs that are known: facts with unit, status and source; what is too old for them."""
+    from model_optimizer.cli.knowledge import gpus_command
+
+    gpus_command(names or [], compare=compare, json=json)
+
+
+@app.command()
+def engines(name: Annotated[str | None, typer.Argument(help="An engine.")] = None, json: Json = False) -> None:
+    """The inference engines that are known: where each runs, its flags, its metrics, what people get wrong."""
+    from model_optimizer.cli.knowledge import engines_command
+
+    engines_command(name, json=json)
+
+
+@app.command()
+def schemes(
+    name: Annotated[str | None, typer.Argument(help="A quantization scheme, e.g. fp8 or q4_k_m.")] = None,
+    json: Json = False,
+) -> None:
+    """The quantization schemes that are known, and which engine does what with one of them on which GPU."""
+    from model_optimizer.cli.knowledge import schemes_command
+
+    schemes_command(name, json=json)
 
 
 @tools_app.command("list")

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from model_optimizer.kb import query
 from model_optimizer.planning import devices
 from model_optimizer.planning.choose import Rates, promised
-from model_optimizer.planning.promises import checks, heaviest
+from model_optimizer.planning.promises import checks, heaviest, mix_of
 from model_optimizer.planning.question import HEADROOM, Found, Question
 from model_optimizer.planning.stored import is_stored
 from model_optimizer.records.fleet import Section
 from model_optimizer.records.hardware import GpuSpec
 from model_optimizer.records.knowledge import Sourced
+from model_optimizer.records.run import RunSpec
 from model_optimizer.records.sizing import Term
 from model_optimizer.sizing.cost import HOURS_A_MONTH, power_usd_per_month
 from model_optimizer.sizing.memory import explain_memory
@@ -42,6 +43,30 @@ def explain(ask: Question, found: Found, rates: Rates) -> tuple[Section, ...]:
     parts.append(Section(title="Promises", terms=_promises(ask, found)))
     parts.append(Section(title="Cost", terms=_cost(ask, found, rates)))
     return tuple(parts)
+
+
+def request_values(spec: RunSpec) -> dict[str, tuple[str, str]]:
+    """Name → (value, origin) of what the plan reads from a request. A part's origin is that of the whole it is in."""
+    traffic, mix = spec.traffic, mix_of(spec.traffic)
+    lengths = ", ".join(f"{share:.0%} {prompt:.0f}→{answer:.0f}" for prompt, answer, share in mix.classes)
+    values = {
+        "model": spec.model,
+        "gpu": spec.gpu,
+        "objective": spec.objective,
+        "traffic": traffic.id,
+        "traffic.lengths": f"{lengths} (share, prompt → answer tokens)",
+        "traffic.loads": ", ".join(map(str, traffic.loads)),
+        "slo": ", ".join(f"{limit.name} {'≥' if limit.at_least else '≤'} {limit.limit:g}" for limit in spec.slo.limits),
+        "slo.at": str(spec.slo.at) if spec.slo.at is not None else "the lightest load",
+        "engines": ", ".join(spec.engines) or "all that serve",
+        "schemes": ", ".join(spec.schemes) or "all",
+        "max_model_len": str(spec.max_model_len or "the longest request and 15 %"),
+    }
+    origins: dict[str, str] = dict(spec.origin)
+    return {
+        name: (text or "none", origins.get(name) or origins.get(name.split(".")[0], "default"))
+        for name, text in values.items()
+    }
 
 
 def request_section(values: Mapping[str, tuple[str, str]]) -> Section:

@@ -15,7 +15,7 @@ from model_optimizer.render import words
 from model_optimizer.render.series import Series
 from model_optimizer.units import format_bytes
 
-Kind = Literal["curves", "rows", "scatter", "timeline"]
+Kind = Literal["curves", "rows", "scatter", "timeline", "pareto"]
 Data = dict[str, Any]
 """JSON for the browser: numbers in the unit they are drawn in."""
 

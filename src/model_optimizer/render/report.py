@@ -38,7 +38,7 @@ def report_html(manifest: RunManifest) -> str:
     series = all_series(manifest)
     pictures = charts(manifest, series)
     return (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             manifest=manifest,
@@ -48,7 +48,7 @@ def report_html(manifest: RunManifest) -> str:
             head=headline(manifest, series),
             cautions=cautions(manifest, series),
             charts=pictures,
-            chart_data=_json({chart.id: {"kind": chart.kind, **chart.data} for chart in pictures if not chart.absent}),
+            chart_data=script_json({c.id: {"kind": c.kind, **c.data} for c in pictures if not c.absent}),
             answers={s.id: a for s in series if (a := facts.answers(manifest, s))},
             request=facts.request_values(manifest),
             request_file=facts.request_file(manifest),
@@ -59,8 +59,9 @@ def report_html(manifest: RunManifest) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
+def environment() -> jinja2.Environment:
+    """The templates with what every page shares: words, style, scripts and the hashes that its policy names."""
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("model_optimizer.render"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -69,7 +70,7 @@ def _environment() -> jinja2.Environment:
     )
     scripts = [_resource(name) for name in SCRIPTS]
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    environment.globals.update(
+    made.globals.update(
         words=words,
         states=STATES,
         versus=_versus,
@@ -79,15 +80,15 @@ def _environment() -> jinja2.Environment:
         script_hashes=Markup(" ".join(f"'sha256-{value}'" for value in hashes)),  # noqa: S704
         licenses=_resource("vendor/LICENSES.txt"),
     )
-    environment.tests["drawn"] = lambda chart: isinstance(chart, Chart) and not chart.absent
-    return environment
+    made.tests["drawn"] = lambda chart: isinstance(chart, Chart) and not chart.absent
+    return made
 
 
 def _resource(name: str) -> str:
     return files("model_optimizer.render").joinpath(name).read_text(encoding="utf-8")
 
 
-def _json(value: Any) -> Markup:
+def script_json(value: Any) -> Markup:
     """JSON that is safe inside a script element: no character that could end it, open a comment or break a line."""
     text = json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":

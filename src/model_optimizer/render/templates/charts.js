@@ -263,7 +263,45 @@
     });
   }
 
-  const DRAW = { curves, rows, scatter, timeline };
+  // What one costs in the other, both on logarithmic scales: further left and lower is better.
+  function pareto(parent, chart) {
+    const { grid, width } = panels(parent, chart.panels.length, 340, 620);
+    const height = Math.round(Math.min(460, Math.max(320, width * 0.74)));
+    const margins = { marginLeft: 56, marginRight: 14, marginTop: 10, marginBottom: 42 };
+    const spread = (values) => [Math.min(...values) / 1.25, Math.max(...values) * 1.35];
+    const ydomain = spread(chart.panels.flatMap((p) => p.dots.map((d) => d.y)));
+    for (const panel of chart.panels) {
+      const box = element("div", "panel", undefined, grid);
+      element("b", "", panel.title, box);
+      limitNote(box, panel.limits);
+      const xdomain = spread(panel.dots.map((d) => d.x).concat(panel.limits.map((l) => l.value)));
+      const x = d3.scaleLog(xdomain, [margins.marginLeft, width - margins.marginRight]);
+      const y = d3.scaleLog(ydomain, [height - margins.marginBottom, margins.marginTop]);
+      const labels = placeLabels(panel.dots, (d) => [x(d.x), y(d.y)], width, height - margins.marginBottom);
+      const yticks = ticksOf(ydomain, true, 6), xticks = ticksOf(xdomain, true, Math.floor(width / 70));
+      plot(box, width, height, margins, panel.title, {
+        x: { type: "log", domain: xdomain, axis: null }, y: { type: "log", domain: ydomain, axis: null },
+        marks: [
+          Plot.gridY(yticks, { stroke: "var(--line)", strokeOpacity: 1 }),
+          yLabels(yticks, "$"),
+          ...xLabels(xticks, "", null),
+          Plot.text([panel.label], { frameAnchor: "bottom", dy: 32, text: (t) => t, fill: "var(--soft)" }),
+          ...panel.limits.flatMap((l) => [
+            Plot.rect([0], { x1: () => l.value, x2: () => xdomain[1], fill: "var(--warn)", fillOpacity: 0.05 }),
+            Plot.ruleX([l.value], { stroke: "var(--warn)", strokeWidth: 1.25, strokeDasharray: "5 3" }),
+          ]),
+          Plot.line(panel.frontier, { x: "x", y: "y", curve: "step-after", stroke: "var(--base)", strokeWidth: 1.25 }),
+          ...["other", "nearest", "winner"].flatMap((role) => Plot.dot(panel.dots.filter((d) => d.role === role),
+            { x: "x", y: "y", r: role === "other" ? 4.5 : 7, fill: COLOR[role], stroke: "var(--paper)" })),
+          ...labels.map((d) => Plot.text([d], { x: "x", y: "y", text: "text", dx: d.dx, dy: d.dy, textAnchor: d.anchor,
+            fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3, fontWeight: d.role === "other" ? 400 : 650 })),
+          Plot.tip(panel.dots, Plot.pointer({ x: "x", y: "y", title: "tip" })),
+        ],
+      });
+    }
+  }
+
+  const DRAW = { curves, rows, scatter, timeline, pareto };
 
   function drawAll() {
     for (const place of document.querySelectorAll("[data-chart]")) {

@@ -59,8 +59,10 @@ def _usable(line: dict[str, str]) -> Iterator[dict[str, Any]]:
     if scheme is None:
         return
     engine, decode = _ENGINES[line["backend"]], line["model_path"] == _NO_PREFILL
-    fitted = (engine == "vllm" and gpu == "h200-sxm" and public) or (
-        engine == "tensorrt-llm" and gpu == "h100-sxm" and model == "Llama-3.1-8B"
+    fitted = (
+        (engine == "vllm" and gpu == "h200-sxm" and public)
+        or (model == "gpt-oss-120b" and gpu == "h200-sxm")
+        or (engine == "tensorrt-llm" and gpu == "h100-sxm" and model == "Llama-3.1-8B")
     )
     yield {
         "engine": engine,

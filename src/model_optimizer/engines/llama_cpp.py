@@ -76,22 +76,21 @@ def engine_args(fit: Fit) -> dict[str, str | int | float | bool]:
 def launch(serve: Serve) -> Launch:
     """One slot a user, each with room for ``max_model_len`` tokens (``n_ctx`` is shared out evenly among the slots).
 
-    ``engine_args`` are llama.cpp's own parameter names; ``n_threads`` is by default one a core, ``omp_wait_policy``
-    goes into the environment.
+    ``engine_args`` are llama.cpp's own parameter names; ``n_threads`` is by default one a core; ``omp_wait_policy``
+    (``auto``, ``active``, ``passive``) says how threads wait for each other (workers/llama_cpp_server.py).
     """
     settings = dict(serve.engine_args)
     threads = settings.pop("n_threads", serve.cpu_cores)
-    policy = settings.pop("omp_wait_policy", None)
+    policy = settings.pop("omp_wait_policy", "auto")
     args = ["--model", serve.model_path, "--alias", _ALIAS, "--port", str(serve.port)]
     args += ["--n-parallel", str(serve.concurrency), "--n-ctx", str(serve.concurrency * serve.max_model_len)]
-    args += ["--n-threads", str(threads)]
+    args += ["--n-threads", str(threads), "--omp-wait-policy", str(policy)]
     for name in sorted(settings):
         args += ["--set", f"{name}={_text(settings[name])}"]
     return Launch(
         tool=TOOL,
         worker="llama_cpp_server",
         args=tuple(args),
-        env={} if policy is None else {"OMP_WAIT_POLICY": str(policy).upper()},
         served_model=_ALIAS,
         ready_timeout_s=600.0,
     )

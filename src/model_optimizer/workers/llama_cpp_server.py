@@ -5,6 +5,10 @@ Run as ``python llama_cpp_server.py --model FILE --port N ...`` in the ``llama.c
 
 ``--set NAME=VALUE`` sets any other parameter by llama.cpp's own name (``common_params``), for example ``n_batch=1024``,
 ``flash_attn_type=enabled``, ``cache_type_k=q8_0``.
+
+``--omp-wait-policy``: how llama.cpp's threads wait for each other. ``active`` (spinning) is about a fifth faster on
+cores of its own and collapses beside other programs: 239 against 17 ms a token with one to two busy cores of two
+(measured, Q8_0 demo model). ``auto`` looks at how busy the cores are at start: ``active`` where they are idle.
 """
 
 import argparse
@@ -12,8 +16,11 @@ import os
 import signal
 import sys
 import threading
+import time
+from pathlib import Path
 
-import xllamacpp
+BUSY_SHARE = 0.1  # of our cores in use by others, from which spinning costs more than it gains
+SAMPLE_S = 0.5
 
 
 def parse_arguments():
@@ -25,8 +32,43 @@ def parse_arguments():
     parser.add_argument("--n-parallel", type=int, default=1, help="slots: sequences served at the same time")
     parser.add_argument("--n-ctx", type=int, required=True, help="KV cache in tokens, all slots together")
     parser.add_argument("--n-threads", type=int, required=True)
+    parser.add_argument("--omp-wait-policy", choices=["auto", "active", "passive"], default="auto")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     return parser.parse_args()
+
+
+def busy_ticks(cores):
+    """Clock ticks that these cores have worked since boot (all but idle and waiting for disks)."""
+    ticks = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *values = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
+            numbers = [int(value) for value in values[:8]]
+            ticks += sum(numbers) - numbers[3] - numbers[4]
+    return ticks
+
+
+def busy_share():
+    """Share of our cores that other programs use now; ``None`` where the system does not tell."""
+    if not Path("/proc/stat").exists():
+        return None
+    cores = os.sched_getaffinity(0)
+    before, started = busy_ticks(cores), time.monotonic()
+    time.sleep(SAMPLE_S)
+    worked = (busy_ticks(cores) - before) / os.sysconf("SC_CLK_TCK")
+    return worked / (time.monotonic() - started) / len(cores)
+
+
+def set_wait_policy(wanted):
+    """Into the environment, where OpenMP reads it when llama.cpp is loaded. The user's own setting wins."""
+    if "OMP_WAIT_POLICY" in os.environ or wanted == "active":
+        return
+    share = None if wanted == "passive" else busy_share()
+    if wanted == "passive" or (share is not None and share > BUSY_SHARE):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    if share is not None:
+        policy = "passive" if share > BUSY_SHARE else "active"
+        print(f"threads wait {policy}ly: other programs use {share:.0%} of our cores", flush=True)
 
 
 def converted(name, old, text):
@@ -50,6 +92,8 @@ def converted(name, old, text):
 
 def parameters(arguments):
     """llama.cpp's parameters: fixed ones for a measured, bounded server, then what was asked for."""
+    import xllamacpp
+
     params = xllamacpp.CommonParams()
     params.model.path = arguments.model
     params.model_alias = {arguments.alias}
@@ -74,6 +118,9 @@ def parameters(arguments):
 
 def main():
     arguments = parse_arguments()
+    set_wait_policy(arguments.omp_wait_policy)
+    import xllamacpp  # only now: it brings OpenMP along
+
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -148,3 +148,11 @@ def test_only_what_the_reference_does_not_do_itself_counts():
     assert found.ok is False and found.found == "2 of 4 (reference: 1 of 4)"
     assert {c.name: c.ok for c in judge(worse, AccuracyLimits(max_degenerate=0.25))}["broken answers"] is True
     assert all(check.ok for check in judge(same, AccuracyLimits()))
+
+
+def test_one_of_twelve_more_is_chance_two_are_not():
+    reference = [answer(str(i), "Fine.") for i in range(12)]
+    for broken, ok in ((1, True), (2, False)):
+        answers = [answer(str(i), "" if i < broken else "Fine.") for i in range(12)]
+        found = {check.name: check.ok for check in judge(score(RESULT, answers, reference), AccuracyLimits())}
+        assert found["broken answers"] is ok

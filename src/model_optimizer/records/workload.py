@@ -178,6 +178,6 @@ class AccuracyLimits(Record):
     max_perplexity_rise: Share = 0.05
     min_top1_agreement: Share = 0.85
     max_kl: float = 0.10
-    max_degenerate: Share = 0.0
+    max_degenerate: Share = 0.10
     eval_tokens: Annotated[int, Field(ge=256)] = 4096
     num_prompts: Annotated[int, Field(ge=1)] = 12

@@ -2,8 +2,8 @@
 
     python benchmarks/plan_speed.py [--repeats 5] [--output benchmarks/records/…]
 
-``start`` is what a command pays before it plans: imports and reading the knowledge base. ``plan`` is ``plan_fleet`` over
-all GPUs, first of its process, so nothing is remembered from an earlier plan. CPU time, which other work on the
+``start`` is what a command pays before it plans: imports and reading the knowledge base. ``plan`` is ``plan_fleet``
+over all GPUs, first of its process, so nothing is remembered from an earlier plan. CPU time, which other work on the
 machine hardly changes.
 """
 

@@ -107,7 +107,7 @@ def test_an_8b_on_24_gib():
 
 def test_the_explanation_adds_up():
     plan = plan_memory(models.LLAMA_31_8B, total_bytes=24 * GIB, engine=VLLM, scheme=FP8)
-    lines = {term.name: term.value for term in explain_memory(models.LLAMA_31_8B, plan, VLLM, FP8)}
+    lines = {term.name: term.value or 0.0 for term in explain_memory(models.LLAMA_31_8B, plan, VLLM, FP8)}
     taken = sum(value for name, value in lines.items() if name.startswith("weights: "))
     taken += lines["activations"] + lines["CUDA graphs"] + lines["runtime"]
     assert lines["KV cache"] == pytest.approx(lines["usable"] - taken)
@@ -128,6 +128,45 @@ def test_a_share_of_what_is_free_is_not_a_share_of_the_total():
     taken = total.weight_bytes + total.activation_bytes + total.graph_bytes + total.runtime_bytes
     assert total.kv_bytes == pytest.approx(0.9 * 80 * GIB - taken)
     assert after.kv_bytes == pytest.approx(0.9 * (80 * GIB - taken))
+
+
+def test_a_static_share_holds_weights_and_kv_while_activations_stay_beside_it():
+    """SGLang: 0.88 of 80 GiB − weights − runtime; activations and graphs come out of the other 12 %."""
+    static = VLLM._replace(share=0.88, share_of="weights_and_kv")
+    plan = plan_memory(models.LLAMA_31_8B, total_bytes=80 * GIB, engine=static)
+    assert plan.kv_bytes == pytest.approx(0.88 * 80 * GIB - plan.weight_bytes - plan.runtime_bytes)
+    crowded = static._replace(graph_bytes=12 * GIB)  # more than 12 % of 80 GiB: the static part has to shrink
+    tight = plan_memory(models.LLAMA_31_8B, total_bytes=80 * GIB, engine=crowded)
+    assert tight.usable_bytes == pytest.approx(80 * GIB - tight.activation_bytes - 12 * GIB)
+
+
+def test_what_is_left_to_others_comes_off_first():
+    whole = plan_memory(models.LLAMA_31_8B, total_bytes=16 * GIB, engine=VLLM._replace(share=1.0))
+    shared = plan_memory(models.LLAMA_31_8B, total_bytes=16 * GIB, engine=VLLM._replace(share=1.0, reserve_bytes=GIB))
+    assert shared.kv_bytes == pytest.approx(whole.kv_bytes - GIB)
+
+
+def test_a_pipeline_stage_holds_its_layers_and_the_larger_end():
+    spec = models.QWEN3_32B
+    whole, half = (sum(weights_by_class(spec, None, Parallelism(pipeline=n)).values()) for n in (1, 2))
+    end = 151936 * 5120 * 2
+    assert half == pytest.approx((whole - 2 * end) / 2 + end)
+
+
+def test_the_longest_context_below_and_above_a_window():
+    """Gemma-3-27B: 10 global layers of 8,192 B a token, 52 local ones of 8,192 B up to 1,024 tokens."""
+    spec = models.GEMMA3_27B
+    one = 2 * 16 * 128 * 2
+    for room, expected in ((500 * 62 * one, 500), (1024 * 62 * one, 1024), (1024 * 52 * one + 5000 * 10 * one, 5000)):
+        engine = VLLM._replace(share=1.0, graph_bytes=0, runtime_bytes=0, max_batched_tokens=0)
+        logits = 256 * spec.vocab_size * 4
+        plan = plan_memory(spec, total_bytes=spec.weight_bytes + logits + room, engine=engine)
+        assert plan.longest_context == pytest.approx(expected, abs=1)
+
+
+def test_four_bits_for_the_kv_cache_cost_their_scales():
+    kv = kv_bytes_per_token_per_gpu(models.LLAMA_31_8B, Parallelism(), 4.5 / 8)
+    assert kv == pytest.approx(131072 * 4.5 / 16)
 
 
 @given(memory_gib=st.floats(8, 640), tensor=st.sampled_from([1, 2, 4, 8]), live=st.integers(16, 32768))

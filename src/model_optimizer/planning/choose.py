@@ -12,6 +12,7 @@ from model_optimizer.planning.question import Found, Question
 from model_optimizer.planning.start import start_args
 from model_optimizer.records.fleet import Deployment, Option, Price
 from model_optimizer.records.knowledge import Electricity, Sourced
+from model_optimizer.records.verdict import Check
 from model_optimizer.records.workload import Load
 from model_optimizer.sizing.cost import power_usd_per_month, usd_per_million_tokens
 
@@ -83,21 +84,38 @@ def _score(ask: Question, found: Found, rates: Rates) -> float:
 
 def worst_margin(ask: Question, found: Found) -> float:
     """Room to the tightest limit as a share of it; negative where it is missed."""
-    users, replicas = promised(ask, found)
-    margins = [c.margin for c in checks(found.steady, ask.slo, users, replicas) if c.margin is not None]
+    margins = [check.margin for check in verdicts(ask, found) if check.margin is not None]
     return min(margins, default=0.0)
 
 
-def promised(ask: Question, found: Found) -> tuple[float, int]:
-    """Users of each replica and replicas at which the SLO is judged: as many replicas as needed, within those given."""
+class Judged(NamedTuple):
+    """Where the SLO is judged: users of each replica, replicas, and users of a replica at which rates are."""
+
+    users: float
+    replicas: int
+    busy: float
+
+
+def promised(ask: Question, found: Found) -> Judged:
+    """As many replicas as needed, within the GPUs given. Rates are judged at capacity where the SLO names no load: they
+    are demands on the whole service.
+    """
     replicas = found.replicas_kept(ask.slo, ask.at)
     if found.gpus_given is not None:
         replicas = min(replicas, max(1, found.gpus_given // found.split.num_gpus))
     if not found.users:
-        return 1.0, replicas
+        return Judged(1.0, replicas, 1.0)
     if ask.at.concurrency is not None:
-        return ask.at.concurrency / replicas, replicas
-    return found.users_at(Load(rate_per_s=(ask.at.rate_per_s or 0.0) / replicas * found.replicas(ask.at))), replicas
+        users = ask.at.concurrency / replicas
+    else:
+        users = found.users_at(Load(rate_per_s=(ask.at.rate_per_s or 0.0) / replicas * found.replicas(ask.at)))
+    return Judged(users, replicas, users if ask.slo.at is not None else float(found.users))
+
+
+def verdicts(ask: Question, found: Found) -> tuple[Check, ...]:
+    """Every limit of the SLO where it is judged."""
+    judged = promised(ask, found)
+    return checks(found.steady, ask.slo, judged.users, judged.replicas, judged.busy)
 
 
 def _usd_per_million(ask: Question, found: Found, usd_per_hour: float) -> float | None:
@@ -115,7 +133,6 @@ def option_of(ask: Question, one: Ranked, rates: Rates) -> Option:
     """The record of a find, with its price at the heaviest load."""
     found = one.found
     load = heaviest(ask.traffic)
-    users, replicas = promised(ask, found)
     gpus = max(found.replicas(load), found.replicas_kept(ask.slo, ask.at)) * found.split.num_gpus
     steady = found.steady
     return Option(
@@ -125,7 +142,7 @@ def option_of(ask: Question, one: Ranked, rates: Rates) -> Option:
         light=steady.estimate(1),
         capacity=steady.estimate(found.users) if found.users else None,
         loaded=steady.estimate(found.users_at(load)) if found.users else None,
-        checks=checks(steady, ask.slo, users, replicas),
+        checks=verdicts(ask, found),
         num_gpus=gpus,
         price=_price(ask, found, gpus, rates),
         score=one.score,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from model_optimizer.kb import query
 from model_optimizer.planning import devices
-from model_optimizer.planning.choose import Rates, promised
-from model_optimizer.planning.promises import checks, heaviest, mix_of
+from model_optimizer.planning.choose import Rates, promised, verdicts
+from model_optimizer.planning.promises import heaviest, mix_of
 from model_optimizer.planning.question import HEADROOM, Found, Question
 from model_optimizer.planning.stored import is_stored
 from model_optimizer.records.fleet import Section
@@ -115,11 +115,10 @@ def _facts(found: Found) -> tuple[Term, ...]:
 
 
 def _promises(ask: Question, found: Found) -> tuple[Term, ...]:
-    users, replicas = promised(ask, found)
+    users, replicas, _ = promised(ask, found)
     at = f"{users:.3g} user{'s' if users != 1 else ''} on each of {replicas} replica{'s' if replicas > 1 else ''}"
     return tuple(
-        Term(name=check.name, formula=f"{check.limit}; {check.found}", origin=at)
-        for check in checks(found.steady, ask.slo, users, replicas)
+        Term(name=check.name, formula=f"{check.limit}; {check.found}", origin=at) for check in verdicts(ask, found)
     )
 
 

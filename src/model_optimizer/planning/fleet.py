@@ -15,7 +15,7 @@ from model_optimizer.planning.explain import explain, request_section
 from model_optimizer.planning.levers import levers
 from model_optimizer.planning.options import options_on
 from model_optimizer.planning.promises import check_slo, heaviest
-from model_optimizer.planning.question import Found, Question
+from model_optimizer.planning.question import Found, Limits, Question
 from model_optimizer.records.candidate import Refusal
 from model_optimizer.records.fleet import Fleet, Option, Section
 from model_optimizer.records.hardware import GpuSpec
@@ -33,6 +33,12 @@ class Targets(NamedTuple):
     gpus: tuple[GpuSpec, ...]
     given: int | None
 
+    def limits(self, gpu: GpuSpec) -> Limits:
+        """``l20``: replicas of one GPU each. ``4x l20``: what four can do. ``all``: what a machine holds."""
+        if len(self.gpus) > 1:
+            return Limits(gpus_in_a_machine(gpu), brief=True)
+        return Limits(self.given or 1, self.given)
+
 
 def plan_fleet(
     model: ModelSpec,
@@ -49,7 +55,7 @@ def plan_fleet(
     prices: Path | None = None,
     request: Mapping[str, tuple[str, str]] | None = None,
 ) -> Fleet:
-    """Options on ``gpu``: a name, ``4x NAME``, or ``all`` (then as many of each as it takes, the best of each first).
+    """Options on ``gpu``: a name (replicas of one), ``4x NAME`` (what four can do), or ``all`` (the best of each).
 
     ``request`` (name → value and origin) asks for the arithmetic of the best option. Where nothing keeps the SLO the
     result says what comes nearest and what would help. Raises ``UnknownName`` for names, ``SpecInvalid`` for limits
@@ -80,7 +86,7 @@ def plan_fleet(
         refused=tuple(refused),
         considered=considered,
         nearest=None if near is None else _as_option(ask, *near),
-        levers=() if keeps else levers(ask, targets.gpus, targets.given, near[0] if near else None),
+        levers=() if keeps else levers(ask, targets.gpus, targets.limits(targets.gpus[0]), near[0] if near else None),
         notes=_notes(ask),
         sources=_sources(ask, [one.found for one, _ in best[:1]]),
         explanation=_explanation(ask, shown, request),
@@ -96,12 +102,15 @@ def best_of_each_gpu(fleet: Fleet) -> tuple[Option, ...]:
 
 
 def targets_of(gpu: str) -> Targets:
-    """``l20`` → one L20; ``4x l20`` → four; ``all`` → every kind. Raises ``UnknownName``, ``SpecInvalid``."""
+    """``l20`` → as many as it takes, one a replica; ``4x l20`` → four at most; ``all`` → every kind.
+
+    Raises ``UnknownName`` for the GPU, ``SpecInvalid`` for the count.
+    """
     if gpu.strip().lower() == "all":
         return Targets(query.gpus(), None)
     counted = re.match(r"^\s*(\d+)\s*[x×*]\s*(.+)$", gpu, re.IGNORECASE)
-    count = int(counted[1]) if counted else 1
-    if not 1 <= count <= 1024:
+    count = int(counted[1]) if counted else None
+    if count is not None and not 1 <= count <= 1024:
         raise SpecInvalid(
             f"--gpu {gpu!r}: {count} GPUs", cause="the count is out of range", fix="write for example 4x l20"
         )
@@ -118,8 +127,7 @@ def _over_gpus(
     vetoed: list[tuple[Found, Rates]] = []
     considered = 0
     for gpu in targets.gpus:
-        most = gpus_in_a_machine(gpu) if targets.given is None else targets.given
-        answer = options_on(ask, gpu, most, targets.given)
+        answer = options_on(ask, gpu, targets.limits(gpu))
         rates = rates_of(ask, gpu.id, energy)
         refused += answer.refused
         vetoed += [(found, rates) for found in answer.vetoed]
@@ -176,7 +184,7 @@ _UNQUANTIZED_FIX = "start from the unquantized checkpoint"
 
 
 def _nothing_fits(ask: Question, gpu: str, targets: Targets, refused: Sequence[Refusal]) -> NothingFits:
-    ways = levers(ask, targets.gpus, targets.given, None) if ask.stored != () else ()
+    ways = levers(ask, targets.gpus, targets.limits(targets.gpus[0]), None) if ask.stored != () else ()
     helps = "; or ".join(f"{lever.change} ({lever.result})" for lever in ways[:2])
     return NothingFits(
         f"nothing can serve {ask.model.source} on {gpu}",

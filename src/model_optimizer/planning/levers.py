@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from model_optimizer.kb import query
 from model_optimizer.planning import devices
-from model_optimizer.planning.choose import Rates, promised, ranked, rates_of
+from model_optimizer.planning.choose import Rates, ranked, rates_of, verdicts
 from model_optimizer.planning.options import options_on
-from model_optimizer.planning.promises import checks, predicted
-from model_optimizer.planning.question import Found, Question
+from model_optimizer.planning.promises import predicted
+from model_optimizer.planning.question import Found, Limits, Question
 from model_optimizer.records.fleet import Lever
 from model_optimizer.records.hardware import GpuSpec
 from model_optimizer.sizing.speed import Mix
@@ -20,12 +20,12 @@ _COUNTS = (2, 4, 8)
 _SHORTEST_PROMPT = 16.0
 
 
-def levers(ask: Question, gpus: Sequence[GpuSpec], given: int | None, nearest: Found | None) -> tuple[Lever, ...]:
+def levers(ask: Question, gpus: Sequence[GpuSpec], limits: Limits, nearest: Found | None) -> tuple[Lever, ...]:
     """Levers for a request that nothing keeps on these GPUs. ``nearest``: the find that comes closest, if any fits."""
-    found: list[Lever | None] = [_scheme(ask, gpus, given)]
+    found: list[Lever | None] = [_scheme(ask, gpus, limits)]
     if nearest is not None:
         found += [_concurrency(ask, nearest), _context(ask, nearest)]
-    found += [_more_gpus(ask, gpus, given), _other_gpu(ask, gpus)]
+    found += [_more_gpus(ask, gpus, limits), _other_gpu(ask, gpus)]
     known = [lever for lever in found if lever is not None]
     known.sort(key=lambda lever: lever.usd_per_hour or 0.0)
     if nearest is not None:
@@ -40,10 +40,10 @@ def _free(ask: Question) -> Question:
     return free
 
 
-def _best(ask: Question, gpu: GpuSpec, max_gpus: int, given: int | None) -> Found | None:
+def _best(ask: Question, gpu: GpuSpec, limits: Limits) -> Found | None:
     """The best find on that GPU that keeps the SLO."""
     rates = rates_of(ask, gpu.id, query.electricity(ask.prices))
-    order = ranked(ask, options_on(ask, gpu, max_gpus, given).found, rates)
+    order = ranked(ask, options_on(ask, gpu, limits).found, rates)
     return order[0].found if order and order[0].standing[0] else None
 
 
@@ -61,10 +61,10 @@ def _result(ask: Question, found: Found) -> str:
     )
 
 
-def _scheme(ask: Question, gpus: Sequence[GpuSpec], given: int | None) -> Lever | None:
+def _scheme(ask: Question, gpus: Sequence[GpuSpec], limits: Limits) -> Lever | None:
     if not (ask.schemes or ask.engines or ask.kv_schemes) or len(gpus) != 1:
         return None
-    found = _best(_free(ask), gpus[0], given or 1, given)
+    found = _best(_free(ask), gpus[0], limits)
     if found is None:
         return None
     return Lever(kind="scheme", change=f"take {found.label}", result=_result(ask, found))
@@ -109,14 +109,14 @@ def _context(ask: Question, nearest: Found) -> Lever | None:
     )
 
 
-def _more_gpus(ask: Question, gpus: Sequence[GpuSpec], given: int | None) -> Lever | None:
+def _more_gpus(ask: Question, gpus: Sequence[GpuSpec], limits: Limits) -> Lever | None:
     """The fewest of the same GPU that keep it."""
-    if len(gpus) != 1 or given is None:
+    if len(gpus) != 1:
         return None
     gpu, hour = gpus[0], query.usd_per_hour(gpus[0].id, ask.prices)
     for count in _COUNTS:
-        if given < count <= devices.gpus_in_a_machine(gpu):
-            found = _best(ask, gpu, count, count)
+        if max(limits.replica, limits.given or 1) < count <= devices.gpus_in_a_machine(gpu):
+            found = _best(ask, gpu, Limits(count, count))
             if found is not None:
                 return Lever(
                     kind="more_gpus",
@@ -157,15 +157,14 @@ def _other_gpu(ask: Question, gpus: Sequence[GpuSpec]) -> Lever | None:
 
 def _cheapest(ask: Question, gpu: GpuSpec, rates: Rates) -> Found | None:
     """The find on that GPU that keeps the SLO with the fewest GPUs; among those the best."""
-    order = ranked(ask, options_on(ask, gpu, devices.gpus_in_a_machine(gpu), None).found, rates)
+    order = ranked(ask, options_on(ask, gpu, Limits(devices.gpus_in_a_machine(gpu), brief=True)).found, rates)
     keeping = [one.found for one in order if one.standing[0]]
     return min(keeping, key=lambda f: f.replicas_kept(ask.slo, ask.at) * f.split.num_gpus, default=None)
 
 
 def _limit(ask: Question, nearest: Found) -> Lever:
     """What the nearest option would keep."""
-    users, replicas = promised(ask, nearest)
-    missed = [check for check in checks(nearest.steady, ask.slo, users, replicas) if check.ok is False]
+    missed = [check for check in verdicts(ask, nearest) if check.ok is False]
     loosened = ", ".join(f"{check.name} to {check.found.removesuffix(' predicted')}" for check in missed)
     return Lever(
         kind="limit",

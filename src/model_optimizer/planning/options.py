@@ -10,7 +10,7 @@ from model_optimizer.kb.ladder import last_resort
 from model_optimizer.planning import devices
 from model_optimizer.planning.devices import Rate
 from model_optimizer.planning.promises import Floor, below_the_floor, capacity
-from model_optimizer.planning.question import Found, Question
+from model_optimizer.planning.question import Found, Limits, Question
 from model_optimizer.planning.stored import is_stored
 from model_optimizer.records.candidate import Refusal
 from model_optimizer.records.hardware import GpuSpec
@@ -45,11 +45,11 @@ class _Case(NamedTuple):
     scheme: SchemeSpec
     state: State
     rate: Rate
-    given: int | None
+    limits: Limits
 
 
-def options_on(ask: Question, gpu: GpuSpec, max_gpus: int, given: int | None) -> Answer:
-    """Options and refusals of this GPU, up to ``max_gpus`` of them a replica.
+def options_on(ask: Question, gpu: GpuSpec, limits: Limits) -> Answer:
+    """Options and refusals of this GPU.
 
     An engine that cannot run there at all is refused once, not for each scheme. Schemes of last resort are only looked
     at where nothing else fits.
@@ -60,8 +60,10 @@ def options_on(ask: Question, gpu: GpuSpec, max_gpus: int, given: int | None) ->
         if last and (answer.found or answer.vetoed or ask.schemes):
             break
         for engine in open_engines:
+            if not last:
+                answer.refused.extend(_unreadable(ask, engine, gpu))
             for scheme in _schemes_for(ask, engine, gpu, last):
-                _with_scheme(ask, gpu, engine, scheme, max_gpus, given, answer)
+                _with_scheme(ask, gpu, engine, scheme, limits, answer)
     return answer
 
 
@@ -91,17 +93,33 @@ def _engines_for(ask: Question, gpu: GpuSpec, answer: Answer) -> Iterator[Engine
 
 def _schemes_for(ask: Question, engine: EngineFacts, gpu: GpuSpec, last: bool) -> Iterator[SchemeSpec]:
     for scheme in query.schemes():
-        if scheme.kind != "weights":
+        if scheme.kind != "weights" or (ask.stored is not None and scheme.id not in ask.stored):
             continue
-        if ask.stored is not None and scheme.id not in ask.stored:
-            continue
-        if ask.schemes or ask.stored is not None:
-            if not ask.schemes or scheme.id in ask.schemes:
-                yield scheme
-            continue
-        readable = scheme.checkpoint in (*engine.checkpoints, "any")
-        if readable and (scheme.id in last_resort()) == last and not _repeats(ask, scheme, gpu):
+        if ask.schemes:
+            wanted = scheme.id in ask.schemes
+        elif ask.stored is not None:
+            wanted = True
+        else:
+            wanted = (scheme.id in last_resort()) == last and _readable(engine, scheme)
+            wanted = wanted and not _repeats(ask, scheme, gpu)
+        if wanted:
             yield scheme
+
+
+def _readable(engine: EngineFacts, scheme: SchemeSpec) -> bool:
+    return scheme.checkpoint in (*engine.checkpoints, "any")
+
+
+def _unreadable(ask: Question, engine: EngineFacts, gpu: GpuSpec) -> Iterator[Refusal]:
+    """One line for each kind of file that the engine does not read, where nobody asked for a scheme by name."""
+    if ask.schemes or ask.stored is not None:
+        return
+    for kind in ("hf", "gguf"):
+        unread = [s for s in query.schemes() if s.kind == "weights" and s.checkpoint == kind]
+        if kind not in engine.checkpoints and unread:
+            state = query.state(unread[-1].id, engine.id, gpu.id, os=ask.os, driver=ask.driver)
+            if not state.may_try:
+                yield _refusal(f"{len(unread)} {kind} schemes · {engine.id} · {gpu.id}", state)
 
 
 def _repeats(ask: Question, scheme: SchemeSpec, gpu: GpuSpec) -> bool:
@@ -117,8 +135,7 @@ def _with_scheme(
     gpu: GpuSpec,
     engine: EngineFacts,
     scheme: SchemeSpec,
-    max_gpus: int,
-    given: int | None,
+    limits: Limits,
     answer: Answer,
 ) -> None:
     """The smallest replica that keeps the promises (more GPUs only cost messages), else the smallest that fits."""
@@ -132,10 +149,10 @@ def _with_scheme(
         reason = f"no source gives any arithmetic rate of {gpu.title}"
         answer.refused.append(Refusal(route=route, code="NOT_ESTABLISHED", reason=reason))
         return
-    case = _Case(ask, gpu, engine, scheme, state, rate, given)
+    case = _Case(ask, gpu, engine, scheme, state, rate, limits)
     first: Found | None = None
     refusal: Refusal | None = None
-    for split in devices.splits(engine.id, max_gpus):
+    for split in devices.splits(engine.id, limits.replica):
         found, why = _with_split(case, split, None)
         refusal = why or refusal
         if found is not None and why is not None:
@@ -148,14 +165,18 @@ def _with_scheme(
         answer.found.append(first)
     elif refusal is not None:
         answer.refused.append(refusal)
-    answer.found.extend(_smaller_kv(case, first, refusal, max_gpus))
+    answer.found.extend(_smaller_kv(case, first, refusal))
 
 
-def _smaller_kv(case: _Case, first: Found | None, refusal: Refusal | None, max_gpus: int) -> Iterator[Found]:
-    """The same with a KV cache of 8 bits, where the KV cache is what stops it, or where it was asked for by name."""
+def _smaller_kv(case: _Case, first: Found | None, refusal: Refusal | None) -> Iterator[Found]:
+    """The same with a KV cache of 8 bits, where the KV cache is what stops it, or where it was asked for by name.
+
+    In a comparison of many GPUs only where the default keeps no promise: it would come first anyway.
+    """
     ask = case.ask
     short = refusal is not None and refusal.code == "KV_CACHE_DOES_NOT_FIT" and first is None
-    if not (short or ask.kv_schemes or (first is not None and _kv_binds(first))):
+    binds = first is not None and not (case.limits.brief and first.keeps(ask.slo, ask.at)) and _kv_binds(first)
+    if not (short or binds or ask.kv_schemes):
         return
     for kv in query.schemes():
         if kv.kind != "kv_cache" or (kv.id not in ask.kv_schemes if ask.kv_schemes else kv.weight_bits < 8):
@@ -163,7 +184,7 @@ def _smaller_kv(case: _Case, first: Found | None, refusal: Refusal | None, max_g
         state = query.state(kv.id, case.engine.id, case.gpu.id, os=ask.os, driver=ask.driver)
         if state.state not in ("native", "emulated") or query.shape_refusals(ask.model, kv.id, case.engine.id):
             continue
-        for split in devices.splits(case.engine.id, max_gpus):
+        for split in devices.splits(case.engine.id, case.limits.replica):
             found, why = _with_split(case, split, kv)
             if found is not None and why is None:
                 yield found
@@ -205,7 +226,7 @@ def _with_split(case: _Case, split: Parallelism, kv: SchemeSpec | None) -> tuple
     if users == slots:
         binding = "KV cache" if slots == memory.max_sequences else "slots"
     found = Found(
-        gpu, engine, scheme, case.state, split, kv, memory, steady, slots, users, binding, case.given,
+        gpu, engine, scheme, case.state, split, kv, memory, steady, slots, users, binding, case.limits.given,
         notes=tuple(_notes(case, kv, memory, floor)),
     )  # fmt: skip
     if floor is not None and gpu.memory_bandwidth_bytes_s.may_refuse and not ask.doubtful:

@@ -113,13 +113,14 @@ def capacity(steady: Steady, slo: SLO, most_users: int) -> tuple[int, str]:
     return low, last
 
 
-def checks(steady: Steady, slo: SLO, users: float, replicas: int) -> tuple[Check, ...]:
-    """Each limit against its prediction: latencies of one replica with that many users, rates of all replicas."""
+def checks(steady: Steady, slo: SLO, users: float, replicas: int, busy: float | None = None) -> tuple[Check, ...]:
+    """Each limit against its prediction: latencies of one replica with that many users, rates of all replicas.
+
+    ``busy``: users of a replica at which rates are judged, where that is another load.
+    """
     speed = steady.at(users)
-    rates = {
-        "output_tokens_per_s": speed.request_rate_per_s * steady.answers * replicas,
-        "request_rate": speed.request_rate_per_s * replicas,
-    }
+    rate = steady.at(busy or users).request_rate_per_s * min(1.0, busy or users) * replicas
+    rates = {"output_tokens_per_s": rate * steady.answers, "request_rate": rate}
     found = []
     for limit in slo.limits:
         value = rates.get(limit.metric, predicted(limit, steady, speed, users))

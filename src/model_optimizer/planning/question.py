@@ -66,6 +66,16 @@ class Question:
         return self._weights[key]
 
 
+class Limits(NamedTuple):
+    """How many GPUs: of one replica at most, in all (``None``: as many as it takes). ``brief``: many kinds of GPU are
+    compared, so that variants which cannot come first are not worked out.
+    """
+
+    replica: int
+    given: int | None = None
+    brief: bool = False
+
+
 class Found(NamedTuple):
     """One way of serving the model on one kind of GPU. ``users`` is the capacity of a replica, 0 where it keeps no
     promise; ``binding`` is what stops the next user; ``gpus_given`` what may be used (``None``: any number).
@@ -118,8 +128,12 @@ class Found(NamedTuple):
         return self.steady.at(users).request_rate_per_s * min(1.0, users)
 
     def replicas_kept(self, slo: SLO, at: Load) -> int:
-        """Replicas that the SLO needs: for the load at which it is asked for, and for the rates that it demands."""
+        """Replicas that the SLO needs: for the load at which it is asked for, and, where no load is named, for the
+        rates that it demands of the whole service.
+        """
         replicas = self.replicas(at)
+        if slo.at is not None:
+            return replicas
         speed = self.steady.at(self.users or 1)
         for limit in slo.limits:
             if limit.metric == "output_tokens_per_s":

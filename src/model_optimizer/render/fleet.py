@@ -170,8 +170,8 @@ def pareto_chart(fleet: Fleet, rows: tuple[Row, ...]) -> Chart:
     left_out = [row.name for row in rows if row.option.meets and row not in priced]
     unpriced = f" Not drawn, since nobody's price is known: {words.joined(left_out)}." if left_out else ""
     how = (
-        f"Dollars a million output tokens and mean latencies at {load_words(fleet.load)}, all predicted. Lower and further left is "
-        f"better; the stepped line joins those that nothing beats in both.{unpriced}"
+        f"Dollars a million output tokens and mean latencies at {load_words(fleet.load)}, all predicted. Lower and "
+        f"further left is better; the stepped line joins those that nothing beats in both.{unpriced}"
     )
     return Chart("pareto", title, how, _pareto_says(priced, edge), "pareto", {"panels": panels}, Table(head, table))
 

@@ -153,7 +153,8 @@ class Replica:
     """The arithmetic of one replica with everything worked out that does not depend on the load.
 
     ``micro_batches``: parts into which a pipeline cuts the batch so that its stages work at the same time; 1 where they
-    take turns (llama.cpp's layer split). ``weight_bytes`` are those of one GPU.
+    take turns (llama.cpp's layer split). ``weight_bytes`` are those of one GPU. A token passes the stages one after the
+    other, so bytes, KV cache and arithmetic below are those of all stages, on one rank of each.
     """
 
     def __init__(
@@ -169,17 +170,20 @@ class Replica:
         active: float | None = None,
     ) -> None:
         self.model, self.device, self.how, self.split = model, device, how, split
-        self.kv_bytes_per_token, self.micro_batches = kv_bytes_per_token, micro_batches
+        self.kv_bytes_per_token, self.micro_batches = kv_bytes_per_token * split.pipeline, micro_batches
         self.active = active_parameters(model) if active is None else active
         self.bandwidth = device.bandwidth_bytes_s * how.bandwidth
-        self.rate = device.flops * how.compute * split.num_gpus
+        self.rate = device.flops * how.compute * split.tensor
         self.overhead_s = how.step_overhead_s + model.num_layers * how.layer_overhead_s
-        self.expert_bytes = weight_bytes.get("experts", 0.0)
-        table = weight_bytes.get("embeddings", 0.0) if "head" in weight_bytes else 0.0
-        self.dense_bytes = sum(weight_bytes.values()) - self.expert_bytes - table
+        experts = weight_bytes.get("experts", 0.0)
+        ends = {name: weight_bytes[name] for name in ("embeddings", "head") if name in weight_bytes}
+        layers = sum(weight_bytes.values()) - experts - sum(ends.values())
+        head = ends.get("head", ends.get("embeddings", 0.0))  # a tied head is the table used as a matrix
+        self.expert_bytes = experts * split.pipeline
+        self.dense_bytes = layers * split.pipeline + head
 
     def weights_read(self, tokens: float) -> float:
-        """Bytes of weights that a step of ``tokens`` reads on one GPU: no embedding table, experts as touched."""
+        """Bytes of weights that a step of ``tokens`` reads, on one rank: no embedding table, experts as touched."""
         return self.dense_bytes + self.expert_bytes * touched_share(self.model, tokens)
 
     def decode_step_s(self, batch: float, context: float) -> float:
@@ -192,11 +196,7 @@ class Replica:
         part = batch if self.micro_batches == 1 else max(1.0, batch / self.micro_batches)
         moved = self.weights_read(part) + part * context * self.kv_bytes_per_token
         compute = part * 2 * self.active / self.rate
-        return (
-            self.split.pipeline * max(moved / self.bandwidth, compute)
-            + self._messages_s(part)
-            + self._overhead_s(batch)
-        )
+        return max(moved / self.bandwidth, compute) + self._messages_s(part) + self._overhead_s(batch)
 
     def binds(self, batch: float, context: float) -> str:
         """What a decode step waits for most: weights, KV cache, compute, link or overhead."""
@@ -216,7 +216,7 @@ class Replica:
         """
         compute = self._flop(tokens) / self.rate
         read = self.weights_read(tokens) / self.bandwidth
-        return self.split.pipeline * max(compute, read) + self._messages_s(tokens) + self.overhead_s
+        return max(compute, read) + self._messages_s(tokens) + self.overhead_s
 
     def tpot_floor_s(self) -> float:
         """Weights over peak bandwidth for a single user, less what a cache may keep: no engine is below it.
@@ -224,7 +224,7 @@ class Replica:
         One token a step is assumed; drafting several tokens a step (speculative decoding) is the way around it.
         """
         read = max(0.0, self.weights_read(1) - self.device.cache_bytes)
-        return self.split.pipeline * read / self.device.bandwidth_bytes_s
+        return read / self.device.bandwidth_bytes_s
 
     def ttft_floor_s(self, tokens: float) -> float:
         """FLOP of a prompt over the peak of all GPUs, or the weights over the bandwidth, whichever is longer."""
@@ -356,7 +356,7 @@ class Steady:
         replica, speed = self.replica, self.at(users)
         how, device, read = replica.how, replica.device, replica.weights_read(users)
         gpus = replica.split.num_gpus
-        each = "" if gpus == 1 else " on each GPU"
+        each = "" if gpus == 1 else ", one rank"
         load = f"{users:g} users, {self.context:.0f} tokens each"
         kv = users * self.context * replica.kv_bytes_per_token
         first = f"{how.ttft_overhead_s * 1e3:g} ms + {how.ttft_prefills:g} · prefill + step + waiting"
@@ -367,7 +367,13 @@ class Steady:
             ("weights read a step", read, "B", f"all but the embedding table, experts as touched{each}", "arithmetic"),
             ("KV cache read a step", kv, "B", load + each, "arithmetic"),
             ("memory bandwidth", replica.bandwidth, "B/s", f"{how.bandwidth:.2f} of the peak", how.origin),
-            ("matrix rate", replica.rate, "FLOP/s", f"{how.compute:.2f} of the peak, {gpus} GPU", how.origin),
+            (
+                "matrix rate",
+                replica.rate,
+                "FLOP/s",
+                f"{how.compute:.2f} of the peak, {replica.split.tensor} rank{'s' if gpus > 1 else ''}",
+                how.origin,
+            ),
             ("step overhead", replica._overhead_s(users), "s", "the step, its layers, its sequences", how.origin),
             ("messages a step", replica._messages_s(users), "s", "between GPUs", how.origin),
             ("decode step", speed.step_s, "s", "max(bytes ÷ bandwidth, FLOP ÷ rate) + messages + overhead", load),

@@ -25,6 +25,14 @@ def test_a_checkpoints_code_is_run_only_on_request(serve: Serve) -> None:
     assert "--trust-remote-code" in trusting.args
 
 
+@pytest.mark.parametrize(
+    ("features", "dtype"),
+    [(("avx2", "avx512f"), "float32"), (("avx2", "avx512_bf16"), "bfloat16"), (("neon", "bf16"), "bfloat16")],
+)
+def test_dtype_follows_the_cpu(make_fit: MakeFit, features: tuple[str, ...], dtype: str) -> None:
+    assert transformers.engine_args(make_fit(host={"cpu_features": features}))["dtype"] == dtype
+
+
 def test_bfloat16_where_the_machine_is_too_small_for_float32(make_fit: MakeFit) -> None:
     eight_billion = {"num_parameters": 8 * 10**9, "weight_bytes": 16 * 10**9}
     fit = make_fit(model=eight_billion, weight_bytes=16 * 10**9)

@@ -199,7 +199,7 @@ def _gpu_dtype(gpu: DetectedGpu) -> str:
 
 
 def _cpu_dtype(fit: Fit) -> str:
-    has_units = {"avx512_bf16", "amx_bf16"} & set(fit.host.cpu_features)
+    has_units = {"avx512_bf16", "amx_bf16", "bf16"} & set(fit.host.cpu_features)
     return "bfloat16" if has_units else "float32"
 
 

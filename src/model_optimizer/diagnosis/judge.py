@@ -11,6 +11,7 @@ from model_optimizer.diagnosis.match import Hit, Scan
 from model_optimizer.records.diagnosis import Cause, Evidence, Finding, Signature
 
 ENOUGH = 0.5  # a finding below this confidence is considered, not claimed
+_LIKELY, _CERTAIN = 0.6, 0.8
 _SUPPORT, _MAX_SUPPORT, _AGAINST, _CEILING = 0.05, 0.10, 0.5, 0.99
 _SEVERITIES = ("error", "warning", "note")
 
@@ -40,8 +41,8 @@ class Known(NamedTuple):
     facts: Sequence[str]
 
     def has(self, pattern: str) -> bool:
-        """True where a line of the log or a fact matches."""
-        if pattern in self.scan.hits:
+        """True where a line of the log, harmless or not, or a fact matches."""
+        if pattern in self.scan.hits or pattern in self.scan.context:
             return True
         compiled = re.compile(pattern, re.IGNORECASE)
         return any(compiled.search(line) for line in self.facts)
@@ -50,7 +51,7 @@ class Known(NamedTuple):
 def findings(causes: Iterable[Cause], known: Known) -> list[Finding]:
     """Every cause of which a signature holds, the most likely root first."""
     found = [(cause, finding) for cause in causes if (finding := _finding(cause, known))]
-    beaten = {loser for cause, finding in found if finding.confidence >= ENOUGH for loser in cause.outranks}
+    beaten = {loser for cause, finding in found if finding.confidence >= _LIKELY for loser in cause.outranks}
     found.sort(key=lambda pair: _rank(*pair, beaten))
     return [finding for _, finding in found]
 
@@ -100,14 +101,14 @@ def _numbers(cause: Cause, hit: Hit, known: Known) -> dict[str, str]:
 
 
 def _rank(cause: Cause, finding: Finding, beaten: set[str]) -> tuple[object, ...]:
-    """Claims before doubts, roots before symptoms, errors before warnings, then what is near-certain, then what came first."""
-    certainty = 0 if finding.confidence >= 0.8 else 1 if finding.confidence >= 0.6 else 2
+    """Claims before doubts, roots before symptoms, errors before warnings, near-certain ones first; then what came first."""
     return (
         finding.confidence < ENOUGH,
         cause.symptom,
+        finding.confidence < _LIKELY,
         _SEVERITIES.index(cause.severity),
         cause.id in beaten,
-        certainty,
+        finding.confidence < _CERTAIN,
         finding.evidence.line,
         -finding.confidence,
     )

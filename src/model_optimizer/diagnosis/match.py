@@ -1,7 +1,8 @@
 """Look for many patterns in a log of any size, once, in bounded memory.
 
-A block of lines is folded to lower-case words; only lines that contain an anchor of some pattern are decoded and tried.
-A pattern that was found often is retired: more of the same tells nothing.
+Logs repeat themselves. A line that differs from an earlier one in its digits only is tried in samples; the others are folded to
+lower-case words, and only those that contain an anchor of some pattern are decoded and tried. A pattern that was found
+often is retired: more of the same tells nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from model_optimizer.diagnosis.anchors import anchors
 from model_optimizer.diagnosis.read import Block, decode, is_binary
 
 MAX_HITS = 40
+_SAMPLES = 100  # lines of a block that are tried although their like was seen: numbers can decide ("Waiting: 12 reqs")
+_MAX_SEEN = 200_000  # shapes of lines that are remembered
+_MAX_PER_WORD = 400  # lines of a block that are tried for one anchor
+_DIGITS = bytes(ord("0") if chr(b).isdigit() and b < 128 else b for b in range(256))
 _SHOWN_CHARS = 400
 _FOLD = bytes(
     ord(chr(b).lower()) if chr(b).isalnum() and b < 128 else (b if b >= 128 or b == 10 else 32) for b in range(256)
@@ -31,16 +36,19 @@ class Hit(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """All hits by pattern, in the order of the log; how many lines there were; whether it was text at all."""
+    """All hits by pattern, in the order of the log; how many lines there were; whether it was text at all.
+
+    ``context`` holds the patterns that matched harmless lines: these are never blamed, but tell where the program was.
+    """
 
     hits: dict[str, list[Hit]]
     num_lines: int
-    num_harmless: int = 0
+    context: frozenset[str] = frozenset()
     binary: bool = False
 
 
 class Patterns:
-    """Patterns ready to be looked for. ``harmless`` ones silence the line they match for all others."""
+    """Patterns ready to be looked for. A line that a ``harmless`` one matches is no evidence of anything."""
 
     def __init__(self, patterns: Iterable[str], harmless: Iterable[str] = ()) -> None:
         self.harmless = frozenset(harmless)
@@ -55,44 +63,61 @@ class Patterns:
 def scan(blocks: Iterable[Block], patterns: Patterns) -> Scan:
     """Find where the patterns match."""
     hits: dict[str, list[Hit]] = defaultdict(list)
+    context: set[str] = set()
     live = {word: set(found) for word, found in patterns.by_anchor.items()}
-    num_lines = num_harmless = 0
+    seen: set[bytes] = set()
+    num_lines = 0
     for index, block in enumerate(blocks):
         if index == 0 and is_binary(block.data):
             return Scan({}, 0, binary=True)
         num_lines = block.first + block.data.count(b"\n") - (1 if block.data.endswith(b"\n") else 0)
-        for number, text, tried in _candidates(block, live):
-            if any(p in tried and patterns.compiled[p].search(text) for p in patterns.harmless & tried):
-                num_harmless += 1
-                continue
-            for pattern in tried:
+        numbers, data = _worth_trying(block, seen)
+        for index_in_data, text, tried in _candidates(data, live):
+            number = numbers[index_in_data]
+            harmless = any(patterns.compiled[p].search(text) for p in patterns.harmless & tried)
+            for pattern in tried - patterns.harmless:
                 match = patterns.compiled[pattern].search(text)
-                if match and len(hits[pattern]) < MAX_HITS:
+                if match and harmless:
+                    context.add(pattern)
+                elif match and len(hits[pattern]) < MAX_HITS:
                     hits[pattern].append(Hit(number, _around(text, match), _groups(match)))
         _retire(live, {p for p, found in hits.items() if len(found) >= MAX_HITS})
-    return Scan({p: found for p, found in hits.items() if found}, num_lines, num_harmless)
+    return Scan({p: found for p, found in hits.items() if found}, num_lines, frozenset(context))
 
 
-def _candidates(block: Block, live: dict[bytes, set[str]]) -> Iterator[tuple[int, str, set[str]]]:
-    """The lines of a block that contain an anchor: number, text, and the patterns that it belongs to.
+def _worth_trying(block: Block, seen: set[bytes]) -> tuple[list[int], bytes]:
+    """The lines of a block whose like was not seen before, and some of the others: their numbers and texts."""
+    lines = block.data.split(b"\n")
+    shapes = block.data.translate(_DIGITS).split(b"\n")
+    last = len(lines) - 1
+    first_of = dict(zip(reversed(shapes), range(last, -1, -1), strict=True))
+    fresh = first_of.keys() - seen
+    if len(seen) < _MAX_SEEN:
+        seen |= fresh
+    chosen = sorted({first_of[shape] for shape in fresh} | set(range(0, len(lines), len(lines) // _SAMPLES or 1)))
+    return [block.first + index for index in chosen], b"\n".join([lines[index] for index in chosen])
 
-    Progress bars rewrite their line with carriage returns: each rewriting is a line of its own here, with one number.
+
+def _candidates(data: bytes, live: dict[bytes, set[str]]) -> Iterator[tuple[int, str, set[str]]]:
+    """The lines that contain an anchor: index, text, and the patterns that it belongs to.
+
+    Progress bars rewrite their line with carriage returns: each rewriting is a line of its own here, with one index.
     """
-    folded = block.data.translate(_FOLD)
+    folded = data.translate(_FOLD)
     tokens = set(folded.split())
     present = [w for w in live if (w in tokens if w.isascii() else w in folded)]
     tried: dict[tuple[int, int], set[str]] = {}
     for word in present:
-        position = folded.find(word)
-        while position >= 0:
-            start, end = _segment(block.data, position)
+        position, times = folded.find(word), 0
+        while position >= 0 and times < _MAX_PER_WORD:
+            start, end = _segment(data, position)
             tried.setdefault((start, end), set()).update(live[word])
-            position = folded.find(word, end)
-    number, counted = block.first, 0
+            position, times = folded.find(word, end), times + 1
+    index = counted = 0
     for start, end in sorted(tried):
-        number += block.data.count(b"\n", counted, start)
+        index += data.count(b"\n", counted, start)
         counted = start
-        yield number, decode(block.data[start:end]).replace("\x00", "").strip(), tried[start, end]
+        yield index, decode(data[start:end]).replace("\x00", "").strip(), tried[start, end]
 
 
 def _segment(data: bytes, position: int) -> tuple[int, int]:

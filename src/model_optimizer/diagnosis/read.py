@@ -10,8 +10,12 @@ from typing import IO, NamedTuple
 
 BLOCK_BYTES = 1 << 20
 _SNIFF_BYTES = 1 << 16
-# Colours and cursor moves, as the terminal writes them, as journald (#033) and as an editor (^[) shows them.
-_ANSI = re.compile(rb"(?:\x1b|#033|\^\[)(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
+# Colours and cursor moves, as the terminal writes them, as journald (#033) and as an editor (^[) shows them. One pattern each,
+# because a literal beginning makes the search many times faster.
+_ESCAPES = (b"\x1b", b"#033", b"^[")
+_ANSI = tuple(
+    re.compile(re.escape(escape) + rb"(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))") for escape in _ESCAPES
+)
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
 
 Source = str | bytes | IO[bytes] | IO[str] | Iterable[str] | Iterable[bytes]
@@ -41,10 +45,17 @@ def blocks(source: Source) -> Iterator[Block]:
         elif len(rest) > BLOCK_BYTES:
             whole, rest = rest, b""
         if whole:
-            yield Block(number, _ANSI.sub(b"", whole) if b"[" in whole else whole)
+            yield Block(number, _without_ansi(whole))
             number += whole.count(b"\n")
     if rest:
-        yield Block(number, _ANSI.sub(b"", rest))
+        yield Block(number, _without_ansi(rest))
+
+
+def _without_ansi(data: bytes) -> bytes:
+    for escape, pattern in zip(_ESCAPES, _ANSI, strict=True):
+        if escape in data:
+            data = pattern.sub(b"", data)
+    return data
 
 
 def is_binary(head: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ _TYPES = ("fp32", "fp16", "bf16", "fp8", "fp4", "int8")
 def gpus_command(names: Sequence[str], *, compare: bool, json: bool) -> None:
     """All GPUs, one, or several side by side."""
     console = Console(highlight=False)
-    found = [query.gpu(name) for name in names]
+    found = _named(names, compare=compare)
     if compare and len(found) < 2:
         raise SpecInvalid(
             "--compare needs two GPUs or more",
@@ -62,6 +63,15 @@ def gpus_command(names: Sequence[str], *, compare: bool, json: bool) -> None:
         _one_gpu(console, found[0])
     else:
         _compare(console, found)
+
+
+def _named(names: Sequence[str], *, compare: bool) -> list[GpuSpec]:
+    """The GPUs of these names; several words that are one name (``gtx 1070``) are taken as that."""
+    if not compare and len(names) > 1:
+        together = query.matching_gpus(" ".join(names))
+        if len(together) == 1:
+            return list(together)
+    return [query.gpu(name) for name in names]
 
 
 def _list_gpus(console: Console, specs: Iterable[GpuSpec]) -> None:
@@ -90,10 +100,13 @@ def _one_gpu(console: Console, spec: GpuSpec) -> None:
         f"[bold]{escape(spec.title)}[/]  [dim]{spec.id}, {spec.vendor} {spec.architecture}, {spec.chip or ''}[/]\n"
     )
     table = _table("fact", ">value", "status", "source")
+    before: tuple[str, ...] = ()
     for name, value, sourced in _facts_of(spec):
         status = f"[{STATUS[sourced.status]}]{sourced.status}[/]" + (" (derived)" if sourced.basis == "derived" else "")
         note = f"\n[dim]{escape(sourced.note)}[/]" if sourced.note else ""
-        table.add_row(name, value, status, _titles([spec.source(i) for i in sourced.sources]) + note)
+        origin = _titles([spec.source(i) for i in sourced.sources]) + note
+        table.add_row(name, value, status, "[dim]the same[/]" if sourced.sources == before else origin)
+        before = sourced.sources
     console.print(table)
     if spec.features:
         have = [name for name, known in spec.features.items() if known]
@@ -256,18 +269,27 @@ def _one_scheme(console: Console, scheme: SchemeSpec) -> None:
 
 def _scheme_in(console: Console, scheme: SchemeSpec, engine: EngineFacts) -> None:
     """The states of a scheme in an engine, GPUs with the same answer together."""
-    answers: dict[tuple[str, str, str], list[str]] = {}
-    said: dict[tuple[str, str, str], State] = {}
+    answers: dict[tuple[str, str], list[GpuSpec]] = {}
+    said: dict[tuple[str, str], State] = {}
     for spec in query.gpus():
         state = query.state(scheme.id, engine.id, spec.id)
-        key = (state.state, state.code, state.sentence.replace(spec.title, "it").replace(spec.label[3:], "…"))
-        answers.setdefault(key, []).append(spec.id)
-        said.setdefault(key, state)
+        answers.setdefault((state.state, state.code), []).append(spec)
+        said.setdefault((state.state, state.code), state)
     console.print(f"[bold]{escape(engine.title)}[/] {engine.current_version}")
-    for answer, names in answers.items():
+    for answer, specs in answers.items():
         state = said[answer]
-        console.print(f"  [{STATES[state.state]}]{state.state}[/] [dim]{state.code}[/] on {', '.join(names)}")
+        console.print(f"  [{STATES[state.state]}]{state.state}[/] [dim]{state.code}[/] on {_grouped(specs)}")
         console.print(f"    {escape(state.sentence)}  {_origin(state)}")
+
+
+def _grouped(specs: Sequence[GpuSpec]) -> str:
+    """GPUs by their architecture where all of it are there, else by name."""
+    if len(specs) == len(query.gpus()):
+        return "every GPU"
+    sizes = Counter(spec.architecture for spec in query.gpus())
+    here = Counter(spec.architecture for spec in specs)
+    whole = [name for name, count in here.items() if count == sizes[name]]
+    return ", ".join([*(f"all {name}" for name in whole), *(s.id for s in specs if s.architecture not in whole)])
 
 
 def _origin(state: State) -> str:

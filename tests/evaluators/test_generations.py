@@ -36,6 +36,7 @@ GOOD = [
     "Row, row, row your boat, gently down the stream. Merrily, merrily, merrily, merrily, life is but a dream.",
     "x < y and y > z; a </div> closes a <div>; use <s for less than.",
     "🎂 生日快乐！🎉🎉🎉",
+    "One quintillion is 1000000000000000000.",
 ]
 
 
@@ -60,6 +61,7 @@ LOOPS = [
     "Here is the code:\n" + "    print(i)\n" * 12,
     "1. Apple\n2. Banana\n" + "3. Banana bread\n" * 6,
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "没有？－－－－－－－－－－－－－－－－－－－－－",
     "First some good text that means something, and then 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0",
 ]
 

@@ -32,7 +32,7 @@ _LOOP_TIMES = {1: 8, 2: 5, 3: 4}
 _LOOP_TIMES_LONG = 3
 _LOOP_LONGEST = 40
 _LOOP_MIN_WORDS = 8
-_SAME_CHARACTER = re.compile(r"([^\s\-=_*#.~─|+])\1{23,}")
+_SAME_CHARACTER = re.compile(r"([^\s\-=_*#.~─|+])\1{19,}")
 _DISTINCT_WORDS_AT_LEAST = 40
 _DISTINCT_SHARE = 0.4  # of word triples; ordinary text is above 0.8, lists of similar lines above 0.5
 _CARRIES_ON_WORDS = 4

@@ -11,7 +11,7 @@ from model_optimizer.diagnosis.match import Hit, Scan
 from model_optimizer.records.diagnosis import Cause, Evidence, Finding, Signature
 
 ENOUGH = 0.5  # a finding below this confidence is considered, not claimed
-_LIKELY, _CERTAIN = 0.6, 0.8
+LIKELY, CERTAIN = 0.6, 0.8
 _SUPPORT, _MAX_SUPPORT, _AGAINST, _CEILING = 0.05, 0.10, 0.5, 0.99
 _SEVERITIES = ("error", "warning", "note")
 
@@ -51,8 +51,8 @@ class Known(NamedTuple):
 def findings(causes: Iterable[Cause], known: Known) -> list[Finding]:
     """Every cause of which a signature holds, the most likely root first."""
     found = [(cause, finding) for cause in causes if (finding := _finding(cause, known))]
-    beaten = {loser for cause, finding in found if finding.confidence >= _LIKELY for loser in cause.outranks}
-    found.sort(key=lambda pair: _rank(*pair, beaten))
+    beaten = {loser for cause, finding in found if finding.confidence >= LIKELY for loser in cause.outranks}
+    found.sort(key=lambda pair: _rank(pair[0], pair[1], beaten))
     return [finding for _, finding in found]
 
 
@@ -105,10 +105,10 @@ def _rank(cause: Cause, finding: Finding, beaten: set[str]) -> tuple[object, ...
     return (
         finding.confidence < ENOUGH,
         cause.symptom,
-        finding.confidence < _LIKELY,
+        finding.confidence < LIKELY,
         _SEVERITIES.index(cause.severity),
         cause.id in beaten,
-        finding.confidence < _CERTAIN,
+        finding.confidence < CERTAIN,
         finding.evidence.line,
         -finding.confidence,
     )

@@ -70,6 +70,8 @@ def scan(blocks: Iterable[Block], patterns: Patterns) -> Scan:
     for index, block in enumerate(blocks):
         if index == 0 and is_binary(block.data):
             return Scan({}, 0, binary=True)
+        if block.data.isspace():
+            continue
         num_lines = block.first + block.data.count(b"\n") - (1 if block.data.endswith(b"\n") else 0)
         numbers, data = _worth_trying(block, seen)
         for index_in_data, text, tried in _candidates(data, live):

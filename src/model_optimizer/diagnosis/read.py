@@ -6,7 +6,7 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Protocol, runtime_checkable
 
 BLOCK_BYTES = 1 << 20
 _SNIFF_BYTES = 1 << 16
@@ -19,6 +19,11 @@ _ANSI = tuple(
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
 
 Source = str | bytes | IO[bytes] | IO[str] | Iterable[str] | Iterable[bytes]
+
+
+@runtime_checkable
+class _Readable(Protocol):
+    def read(self, size: int, /) -> str | bytes: ...
 
 
 class Block(NamedTuple):
@@ -77,27 +82,34 @@ def decode(line: bytes) -> str:
 def _pieces(source: Source) -> Iterator[bytes]:
     if isinstance(source, str | bytes):
         data = _bytes(source)
-        for start in range(0, len(data), BLOCK_BYTES):
-            yield data[start : start + BLOCK_BYTES]
-    elif hasattr(source, "read"):
-        while piece := source.read(BLOCK_BYTES):
-            yield _bytes(piece)
+        yield from (data[start : start + BLOCK_BYTES] for start in range(0, len(data), BLOCK_BYTES))
+    elif isinstance(source, _Readable):
+        yield from _gathered(_reads(source))
     else:
-        yield from _joined(source)
+        yield from _gathered(_ended(line) for line in source)
 
 
-def _joined(lines: Iterable[str] | Iterable[bytes]) -> Iterator[bytes]:
-    """Lines, with or without their newline, in pieces of about a block."""
+def _reads(source: _Readable) -> Iterator[bytes]:
+    while piece := source.read(BLOCK_BYTES):
+        yield _bytes(piece)
+
+
+def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Small parts, as pipes and line iterators give them, in pieces of about a block."""
     held: list[bytes] = []
     size = 0
-    for line in lines:
-        data = _bytes(line)
-        held.append(data if data.endswith(b"\n") else data + b"\n")
-        size += len(data)
+    for part in parts:
+        held.append(part)
+        size += len(part)
         if size >= BLOCK_BYTES:
             yield b"".join(held)
             held, size = [], 0
     yield b"".join(held)
+
+
+def _ended(line: str | bytes) -> bytes:
+    data = _bytes(line)
+    return data if data.endswith(b"\n") else data + b"\n"
 
 
 def _bytes(text: str | bytes) -> bytes:

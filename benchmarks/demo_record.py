@@ -111,7 +111,7 @@ def markdown(record: dict[str, Any]) -> str:
         f"load average before: {record['load_average_before']}. First run {record['first_run_s']:.0f} s, "
         f"second {record['second_run_s']:.1f} s. Winner: {record['winner']}.",
         "",
-        "| candidate | outcome | tok/s, one user | of baseline | TTFT p50 | TPOT p50 | peak memory | less | perplexity | KL |",
+        "| candidate | outcome | tok/s | of baseline | TTFT p50 | TPOT p50 | peak memory | less | perplexity | KL |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for item in record["rows"]:

@@ -134,7 +134,8 @@ class AccuracyScore(Record):
     ``perplexity`` = exp(mean negative log-likelihood) over ``num_tokens`` positions; ``perplexity_ci95`` is the
     interval of the *ratio* to the reference's, from paired differences over chunks. ``kl_mean`` is in nats a token;
     where ``kl_is_lower_bound``, the engine gave only its most likely tokens and the rest is one bucket.
-    ``first_divergence_mean`` counts words (a CJK character is one). ``logits_relative_l2`` = ‖candidate − reference‖ / ‖reference‖ over mean-centred logits.
+    ``first_divergence_mean`` counts words (a CJK character is one).
+    ``logits_relative_l2`` = ‖candidate − reference‖ / ‖reference‖ over mean-centred logits.
     """
 
     num_tokens: int

@@ -166,6 +166,17 @@ def test_the_floor_of_a_whole_answer():
     assert floor.seconds == pytest.approx(100 * 0.01501, rel=0.01)
 
 
+def test_which_fact_a_floor_stands_on():
+    slow_memory = GPU._replace(bandwidth_bytes_s=1e10)  # 1.5 s for the weights
+    limits = slo(ttft_p99="300 ms")
+    by_peak = below_the_floor(replica(slow_memory), MIX, limits)
+    by_memory = below_the_floor(replica(slow_memory._replace(peak_flops=None)), MIX, limits)
+    assert by_peak is not None and not by_peak.by_memory  # 0.32 s of arithmetic alone are too much
+    assert by_memory is not None and by_memory.by_memory
+    tpot = below_the_floor(replica(), MIX, slo(tpot_p50="14 ms"))
+    assert tpot is not None and tpot.by_memory
+
+
 def test_what_a_cache_may_keep_is_not_counted():
     kept = GPU._replace(cache_bytes=5e9)
     floor = below_the_floor(replica(kept), MIX, slo(tpot_p50="9 ms"))

@@ -229,9 +229,14 @@ def _with_split(case: _Case, split: Parallelism, kv: SchemeSpec | None) -> tuple
         gpu, engine, scheme, case.state, split, kv, memory, steady, slots, users, binding, case.limits.given,
         notes=tuple(_notes(case, kv, memory, floor)),
     )  # fmt: skip
-    if floor is not None and gpu.memory_bandwidth_bytes_s.may_refuse and not ask.doubtful:
+    if floor is not None and _may_refuse(floor, gpu) and not ask.doubtful:
         return found, _veto(found.label, floor)
     return found, None
+
+
+def _may_refuse(floor: Floor, gpu: GpuSpec) -> bool:
+    """Peaks reach the arithmetic only where they may refuse (``devices.floor_flops``); the bandwidth always does."""
+    return not floor.by_memory or gpu.memory_bandwidth_bytes_s.may_refuse
 
 
 def _label(case: _Case, split: Parallelism, kv: SchemeSpec | None) -> str:
@@ -286,7 +291,7 @@ def _notes(case: _Case, kv: SchemeSpec | None, memory: MemoryPlan, floor: Floor 
         yield f"no source decides whether it works: {case.state.sentence}"
     if case.rate.assumed:
         yield f"no source gives the {case.rate.dtype} rate of {case.gpu.title}: twice its FP32 rate is assumed"
-    if floor is not None and not case.gpu.memory_bandwidth_bytes_s.may_refuse:
+    if floor is not None and not _may_refuse(floor, case.gpu):
         yield f"{floor.sentence}. Only the community says how fast this memory is: a hint, no refusal"
     if memory.longest_context < case.ask.traffic.longest_sequence:
         yield f"by the shapes in config.json the KV cache holds only {memory.longest_context} tokens"

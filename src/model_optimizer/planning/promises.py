@@ -16,11 +16,15 @@ _SECONDS: frozenset[Metric] = frozenset({"ttft", "tpot", "itl", "e2e"})
 
 
 class Floor(NamedTuple):
-    """A latency limit that lies below what the hardware can do: the sentence with its arithmetic."""
+    """A latency limit that lies below what the hardware can do: the sentence with its arithmetic.
+
+    ``by_memory``: it takes the memory's bandwidth to show it; else the arithmetic peak alone does.
+    """
 
     limit: Limit
     seconds: float
     sentence: str
+    by_memory: bool
 
 
 def mix_of(traffic: TrafficProfile) -> Mix:
@@ -148,21 +152,26 @@ def below_the_floor(replica: Replica, mix: Mix, slo: SLO) -> Floor | None:
     for limit in slo.latency_limits:
         floor = _floor(limit, replica, mix)
         if floor > limit.limit:
-            return Floor(limit, floor, _sentence(limit, floor, replica, mix))
+            by_memory = _floor(limit, replica, mix, memory=False) <= limit.limit
+            return Floor(limit, floor, _sentence(limit, floor, replica, mix), by_memory)
     return None
 
 
-def _floor(limit: Limit, replica: Replica, mix: Mix) -> float:
+def _floor(limit: Limit, replica: Replica, mix: Mix, *, memory: bool = True) -> float:
     share = _SHARES.get(limit.statistic)
-    tpot = replica.tpot_floor_s()
+    tpot = replica.tpot_floor_s() if memory else 0.0
+
+    def first_token(prompt: float) -> float:
+        return replica.ttft_floor_s(prompt) if memory else replica.prefill_floor_s(prompt)
+
     if limit.metric in ("tpot", "itl"):
         return tpot
     if share is None:
-        first = sum(replica.ttft_floor_s(prompt) * part for prompt, _, part in mix.classes)
+        first = sum(first_token(prompt) * part for prompt, _, part in mix.classes)
         return first if limit.metric == "ttft" else first + (max(1.0, mix.output_tokens) - 1) * tpot
     if limit.metric == "ttft":
-        return replica.ttft_floor_s(mix.prompt_at(share))
-    spans = sorted((replica.ttft_floor_s(p) + (max(1.0, a) - 1) * tpot, part) for p, a, part in mix.classes)
+        return first_token(mix.prompt_at(share))
+    spans = sorted((first_token(p) + (max(1.0, a) - 1) * tpot, part) for p, a, part in mix.classes)
     seen = 0.0
     for span, part in spans:
         seen += part

@@ -228,9 +228,12 @@ class Replica:
 
     def ttft_floor_s(self, tokens: float) -> float:
         """FLOP of a prompt over the peak of all GPUs, or the weights over the bandwidth, whichever is longer."""
+        return max(self.prefill_floor_s(tokens), self.tpot_floor_s())
+
+    def prefill_floor_s(self, tokens: float) -> float:
+        """FLOP of a prompt over the peak of all GPUs; 0 where the peak is not known."""
         peak = self.device.peak_flops
-        compute = self._flop(tokens) / (peak * self.split.num_gpus) if peak else 0.0
-        return max(compute, self.tpot_floor_s())
+        return self._flop(tokens) / (peak * self.split.num_gpus) if peak else 0.0
 
     def steady(self, mix: Mix) -> Steady:
         """The replica under requests of this mix."""

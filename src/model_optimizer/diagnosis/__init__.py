@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from model_optimizer.diagnosis.facts import fact_lines
 from model_optimizer.diagnosis.judge import CERTAIN, ENOUGH, ERRORS, Known, findings, first_error
-from model_optimizer.diagnosis.match import Patterns, Scan, scan
+from model_optimizer.diagnosis.match import Patterns, scan
 from model_optimizer.diagnosis.read import Source, blocks
 from model_optimizer.records.diagnosis import Cause, Diagnosis, Evidence, Finding
 
@@ -70,7 +70,9 @@ def _compiled(wanted: tuple[str, ...], harmless: tuple[str, ...]) -> Patterns:
     return Patterns(wanted, harmless)
 
 
-def _undecided(causes: tuple[Cause, ...], known: Known, doubted: tuple[Finding, ...], error: Evidence | None) -> Diagnosis:
+def _undecided(
+    causes: tuple[Cause, ...], known: Known, doubted: tuple[Finding, ...], error: Evidence | None
+) -> Diagnosis:
     """Nothing is claimed: is nothing wrong, or does the text not say what?"""
     vague = findings((c for c in causes if c.kind == "inconclusive"), known)
     if not (vague or doubted or error):

@@ -1,8 +1,9 @@
 """The words a line must contain before a pattern is worth trying: what makes a huge log cheap to read.
 
-A pattern is tried only on lines that contain one of its anchors, so every match must contain one. They are derived from the
-pattern: a word that stands whole in it, or one for each branch. Where a pattern has none (``error\\w*``), its author names
-them in a comment in front of the alternative: ``(?#error errors)error\\w*``.
+A pattern is tried only on lines that contain one of its anchors, so every match must contain one. They are derived from
+the pattern: a word that stands whole in it, or one for each branch; the ends of a pattern count as ends of a word if
+need be. Where there is none (``error\\w*``), its author names them in a comment before the alternative:
+``(?#error errors)error\\w*``.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ _GAP, _EDGE = "\x00", " "  # something that may belong to the word beside it; so
 _WORD = re.compile(r"(?<![a-z0-9\x00])[a-z0-9]{3,}(?![a-z0-9\x00])")
 _CJK = re.compile(r"[\u3400-\u9fff]{2,}")
 # Words that fill healthy logs: a last resort only.
-_COMMON = frozenset(
-    "model memory cuda gpu gpus cache info warning version engine request requests tokens token http post get true false none "
-    "file line usr lib python site packages vllm import the and for with not from use using load loading size max min "
-    "device torch server run set all you your can this that has was are code name type data num config".split()
+_COMMON = frozenset(  # noqa: SIM905 - readable as text
+    """
+    model memory cuda gpu gpus cache info warning version engine request requests tokens token http post get
+    true false none file line usr lib python site packages vllm import the and for with not from use using load
+    loading size max min device torch server run set all you your can this that has was are code name type data
+    num config
+    """.split()
 )
 
 
@@ -45,7 +49,7 @@ def anchors(pattern: str) -> frozenset[str]:
         if not words:
             raise SpecInvalid(
                 f"the pattern {pattern!r} has no word to look for",
-                cause=f"no word is sure to stand whole in {alternative!r}, so every line of a log would have to be tried",
+                cause=f"no word is sure to stand whole in {alternative!r}: every line of a log would have to be tried",
                 fix="name those that its matches contain, in front of the alternative: (?#word words)",
             )
         found |= words

@@ -11,7 +11,7 @@ GIB = {"gib": 1.0, "gb": 1.0, "mib": 1 / 1024, "mb": 1 / 1024}
 
 
 def fact_lines(facts: Mapping[str, object], engine: str | None) -> tuple[str, ...]:
-    """Facts as lines ``key: value``, nested ones as ``key.key: value``, so that the patterns of a cause read them like a log."""
+    """Facts as lines ``key: value``, nested as ``key.key: value``: the patterns of a cause read them like a log."""
     lines = [f"engine: {engine}"] if engine else []
     for key, value in facts.items():
         if isinstance(value, Mapping):
@@ -26,7 +26,7 @@ def fact_lines(facts: Mapping[str, object], engine: str | None) -> tuple[str, ..
 
 
 def fill(text: str, numbers: Mapping[str, str]) -> str:
-    """Put the numbers of this log into a step: ``{{fits|a length that fits}}``; the text after ``|`` stands in for an unknown."""
+    """Put the numbers of this log into a step: ``{{fits|a length that fits}}``; text after ``|`` is for an unknown."""
 
     def value(place: re.Match[str]) -> str:
         return numbers.get(place[1], f"<{place[1]}>" if place[2] is None else place[2])
@@ -47,7 +47,7 @@ def _float(numbers: Mapping[str, str], name: str) -> float | None:
 
 
 def _length_that_fits(numbers: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """KV memory grows linearly with length: max_model_len · available / needed, or the tokens the cache holds; whole 16s."""
+    """KV memory is linear in length: max_model_len · available / needed, or the tokens the cache holds; whole 16s."""
     length, needed, available = (_float(numbers, n) for n in ("max_model_len", "needed_gib", "available_gib"))
     tokens = _float(numbers, "kv_tokens")
     if tokens is None and length and needed and available is not None:

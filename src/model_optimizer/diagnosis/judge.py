@@ -15,23 +15,30 @@ LIKELY, CERTAIN = 0.6, 0.8
 _SUPPORT, _MAX_SUPPORT, _AGAINST, _CEILING = 0.05, 0.10, 0.5, 0.99
 _SEVERITIES = ("error", "warning", "note")
 
-# What a program says when it fails, whatever the reason. Levels are written in capitals by loggers; the rest begins a message.
+_EXCEPTIONS = """error runtimeerror valueerror typeerror keyerror assertionerror importerror modulenotfounderror oserror
+    attributeerror filenotfounderror permissionerror indexerror notimplementederror connectionerror timeouterror
+    memoryerror unboundlocalerror nameerror outofmemoryerror exception systemexit eoferror unicodedecodeerror jsondecodeerror
+    connectionrefusederror calledprocesserror zerodivisionerror arithmeticerror syntaxerror acceleratorerror
+    distbackenderror validationerror httperror safetensorerror"""
+_CANNOT = "open|load|find|create|allocate|initialize|insert|connect|start|read|bind|access|map|import"
+# What a program says when it fails, whatever the reason. Loggers write levels in capitals; others begin a message.
 ERRORS = (
     r"(?#traceback)^.{0,120}Traceback \(most recent call last\)",
     r"(?#error fatal critical)(?:^|[\s\[(|])(?-i:ERROR|FATAL|CRITICAL)(?:[\s:\])|]|$)",
-    r"(?#error runtimeerror valueerror typeerror keyerror assertionerror importerror modulenotfounderror oserror attributeerror "
-    r"filenotfounderror permissionerror indexerror notimplementederror connectionerror timeouterror memoryerror unboundlocalerror "
-    r"nameerror outofmemoryerror exception systemexit eoferror unicodedecodeerror jsondecodeerror connectionrefusederror "
-    r"calledprocesserror zerodivisionerror arithmeticerror syntaxerror)(?:^|[\s\])|:.])(?-i:[A-Z]\w*)?(?:Error|Exception)\b: ?\S",
+    rf"(?#{_EXCEPTIONS})(?:^|[\s\])|:.])(?-i:[A-Z]\w*)?(?:Error|Exception)\b: ?\S",
     r"(?#error erro)(?:^|[\s(\]])(?:error|ERRO)[:\[]\s?\S",
     r"(?#failed fail)(?:^|\s)(?:FAILED|failed to|has failed|FAIL)\b",
-    r"\b(?:could not|cannot|can't|unable to) (?:open|load|find|create|allocate|initialize|insert|connect|start|read|bind|access|map|import)\b",
-    r"(?#segmentation core panic aborted killed bus)\b(?:segmentation fault|core dumped|panic:|bus error|^Aborted\b|^Killed\b)",
+    rf"\b(?:could not|cannot|can't|unable to) (?:{_CANNOT})\b",
+    r"(?#segmentation core panic aborted killed bus)"
+    r"\b(?:segmentation fault|core dumped|panic:|bus error|^Aborted\b|^Killed\b)",
     r"\bexit(?:ed with)?(?: status| code)?[ :=]+(?:137|139|134|143|-9|-11)\b",
     r"\b(?:NVRM: Xid|Xid \(PCI)",
 )
 # A line that says of itself that it is only information or a warning is no error.
-_MILD = re.compile(r"(?:^|[\s\[(|=])(?:INFO|DEBUG|NOTE|WARN(?:ING)?|FutureWarning|UserWarning|DeprecationWarning)\b|\[W\]|\[I\]|^W\d{4} ")
+_MILD = re.compile(
+    r"(?:^|[\s\[(|=])(?:INFO|DEBUG|NOTE|WARN(?:ING)?|FutureWarning|UserWarning|DeprecationWarning)\b"
+    r"|\[W\]|\[I\]|^W\d{4} "
+)
 
 
 class Known(NamedTuple):
@@ -101,7 +108,7 @@ def _numbers(cause: Cause, hit: Hit, known: Known) -> dict[str, str]:
 
 
 def _rank(cause: Cause, finding: Finding, beaten: set[str]) -> tuple[object, ...]:
-    """Claims before doubts, roots before symptoms, errors before warnings, near-certain ones first; then what came first."""
+    """Claims before doubts, roots before symptoms, errors before warnings, near-certain first; then what came first."""
     return (
         finding.confidence < ENOUGH,
         cause.symptom,

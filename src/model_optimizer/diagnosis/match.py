@@ -1,8 +1,8 @@
 """Look for many patterns in a log of any size, once, in bounded memory.
 
-Logs repeat themselves. A line that differs from an earlier one in its digits only is tried in samples; the others are folded to
-lower-case words, and only those that contain an anchor of some pattern are decoded and tried. A pattern that was found
-often is retired: more of the same tells nothing.
+Logs repeat themselves. A line that differs from an earlier one in its digits only is tried in samples; the others are
+folded to lower-case words, and only those that contain an anchor of some pattern are decoded and tried. A pattern that
+was found often is retired: more of the same tells nothing.
 """
 
 from __future__ import annotations

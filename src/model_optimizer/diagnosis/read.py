@@ -10,11 +10,12 @@ from typing import IO, NamedTuple, Protocol, runtime_checkable
 
 BLOCK_BYTES = 1 << 20
 _SNIFF_BYTES = 1 << 16
-# Colours and cursor moves, as the terminal writes them, as journald (#033) and as an editor (^[) shows them. One pattern each,
-# because a literal beginning makes the search many times faster.
+# Colours and cursor moves, as the terminal writes them, as journald (#033) and as an editor (^[) shows them. One pattern
+# each, because a literal beginning makes the search many times faster.
 _ESCAPES = (b"\x1b", b"#033", b"^[")
 _ANSI = tuple(
-    re.compile(re.escape(escape) + rb"(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))") for escape in _ESCAPES
+    re.compile(re.escape(escape) + rb"(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
+    for escape in _ESCAPES
 )
 _CONTROL = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b"))
 

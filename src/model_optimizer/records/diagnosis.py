@@ -25,9 +25,9 @@ def _compiles(pattern: str) -> str:
 class Signature(Record):
     """A pattern that a line of the log must hold, and what else must (not) be known for it to count.
 
-    ``strength`` is the confidence that this line alone gives. ``needs`` are patterns that must all be found somewhere in the
-    log or in the facts (written ``key: value``), ``unless`` patterns of which none may be. Named groups are numbers
-    and names for the fix.
+    ``strength`` is the confidence that this line alone gives. ``needs`` are patterns that must all be found somewhere
+    in the log or in the facts (written ``key: value``), ``unless`` patterns of which none may be. Named groups are
+    numbers and names for the fix.
     """
 
     match: str
@@ -75,11 +75,11 @@ class CauseSample(Record):
 class Cause(Record):
     """One entry of the knowledge of failures.
 
-    ``kind``: a ``cause`` has a fix; a ``harmless`` line must never be blamed; an ``inconclusive`` one tells that something broke
-    but not what, and asks for what would tell. ``supports`` and ``against`` are patterns that raise and halve the
-    confidence. ``outranks`` names causes whose messages this one produces. ``symptom``: it follows from something
-    else whenever something else is found. ``numbers`` are patterns with named groups that only fill in the fix,
-    where ``{{name|else}}`` is replaced.
+    ``kind``: a ``cause`` has a fix; a ``harmless`` line must never be blamed; an ``inconclusive`` one tells that
+    something broke but not what, and asks for what would tell. ``supports`` and ``against`` are patterns that raise
+    and halve the confidence. ``outranks`` names causes whose messages this one produces. ``symptom``: it follows
+    from something else whenever something else is found. ``numbers`` are patterns with named groups that only fill
+    in the fix, where ``{{name|else}}`` is replaced.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -144,8 +144,9 @@ class Finding(Record):
 class Diagnosis(Record):
     """What a log says. ``findings`` are ranked, most likely root cause first; empty unless ``verdict`` is ``cause``.
 
-    ``none``: nothing is wrong in this text. ``unknown``: something is, or may be, and the text does not say what: ``ask_for``
-    names what would, ``considered`` what could not be decided, ``first_error`` the first line that reports an error.
+    ``none``: nothing is wrong in this text. ``unknown``: something is, or may be, and the text does not say what:
+    ``ask_for`` names what would, ``considered`` what could not be decided, ``first_error`` the first line that
+    reports an error.
     """
 
     verdict: DiagnosisVerdict

@@ -13,10 +13,11 @@ from model_optimizer import api
 from model_optimizer.cli import show
 from model_optimizer.cli.commands import EXIT_NOTHING_MEETS, request
 from model_optimizer.cli.progress import ProgressView
-from model_optimizer.cli.show_plan import show_fleet
+from model_optimizer.cli.show_plan import show_fleet, show_section
 from model_optimizer.errors import SpecInvalid
 from model_optimizer.kb import query
 from model_optimizer.kb.names import nearest
+from model_optimizer.planning.explain import request_section, request_values
 from model_optimizer.records.knowledge import OsName
 from model_optimizer.records.run import RunSpec
 from model_optimizer.records.workload import Load
@@ -46,7 +47,7 @@ def plan_command(
     spec = with_loads(request(model, flags, demo=demo), loads)
     if spec.gpu.strip().lower() in HERE:
         _refuse_for_this_machine({"--html": html, "--prices": prices, "--driver": driver})
-        _plan_here(spec, json=json)
+        _plan_here(spec, json=json, explain=explain)
         return 0
     with ProgressView(quiet=json) as view:
         described, fleet = api.plan_gpus(
@@ -87,13 +88,16 @@ def with_loads(spec: RunSpec, loads: Sequence[str]) -> RunSpec:
     return spec.model_copy(update={"traffic": traffic, "origin": {**spec.origin, "traffic.loads": "flag"}})
 
 
-def _plan_here(spec: RunSpec, *, json: bool) -> None:
+def _plan_here(spec: RunSpec, *, json: bool, explain: bool) -> None:
     with ProgressView(quiet=json) as view:
         described, host, plan = api.plan(spec, show=view)
     if json:
         print(plan.to_json().decode())
     else:
-        show.show_plan(Console(highlight=False), described, host, plan)
+        console = Console(highlight=False)
+        show.show_plan(console, described, host, plan)
+        if explain:
+            show_section(console, request_section(request_values(spec)))
 
 
 def _refuse_for_this_machine(options: Mapping[str, object]) -> None:

@@ -41,7 +41,7 @@ def show_fleet(console: Console, model: ModelSpec, fleet: Fleet, *, explain: boo
     else:
         _way_out(console, fleet)
     for section in fleet.explanation:
-        _section(console, section)
+        show_section(console, section)
     _refusals(console, fleet.refused, all_of_them=explain)
 
 
@@ -242,7 +242,8 @@ def _title(code: str) -> str:
         return code.replace("_", " ").lower()
 
 
-def _section(console: Console, section: Section) -> None:
+def show_section(console: Console, section: Section) -> None:
+    """A part of the arithmetic: name, value, how, from what."""
     console.print(f"\n[bold]{escape(section.title)}[/]")
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "left", "left"):

@@ -7,16 +7,20 @@ from typing import NamedTuple
 
 from model_optimizer.engines import ENGINES
 from model_optimizer.errors import NothingFits, SpecInvalid
+from model_optimizer.kb import query
 from model_optimizer.records.candidate import Candidate, Estimate, Plan, PlannedCandidate, Refusal, TransformStep
 from model_optimizer.records.hardware import HostSpec
 from model_optimizer.records.model import Format, ModelSpec
 from model_optimizer.records.run import RunSpec
 from model_optimizer.records.tooling import Fit, WhyNot
 from model_optimizer.records.workload import TrafficProfile
+from model_optimizer.stages.plan_gpu import ENGINE as GPU_ENGINE
+from model_optimizer.stages.plan_gpu import gpu_candidates
 from model_optimizer.transforms import TRANSFORMS
 from model_optimizer.units import format_bytes
 
 BASELINE_ENGINE = "transformers"
+EMBEDDED = "llama.cpp"
 
 
 class Route(NamedTuple):
@@ -64,19 +68,17 @@ def make_plan(spec: RunSpec, model: ModelSpec, host: HostSpec, *, installed: Map
     max_model_len = context_length(spec, model)
     candidates: list[PlannedCandidate] = []
     refused: list[Refusal] = []
+    if host.gpus and model.format == "hf" and (not spec.engines or GPU_ENGINE in spec.engines):
+        candidates, refused = gpu_candidates(spec, model, host, max_model_len)
     for route in ROUTES:
-        if route.source != model.format:
+        if route.source != model.format or (host.gpus and route.engine == GPU_ENGINE):
             continue
         fit = _fit(route, model, host, spec.traffic, max_model_len)
-        why_not = _why_not(route, spec, fit, installed)
-        if why_not is not None:
-            refused.append(
-                Refusal(
-                    route=f"{route.scheme} · {route.engine}", code=why_not.code, reason=why_not.reason, fix=why_not.fix
-                )
-            )
-            continue
-        candidates.append(_planned(route, fit))
+        refusal = _refusal(route, spec, fit, installed)
+        if refusal is not None:
+            refused.append(refusal)
+        else:
+            candidates.append(_planned(route, fit))
     if model.format == "gguf":
         refused.append(_requantization_refused(model))
     if not candidates:
@@ -129,22 +131,64 @@ def _fit(route: Route, model: ModelSpec, host: HostSpec, traffic: TrafficProfile
     )
 
 
-def _why_not(route: Route, spec: RunSpec, fit: Fit, installed: Mapping[str, bool]) -> WhyNot | None:
+def _refusal(route: Route, spec: RunSpec, fit: Fit, installed: Mapping[str, bool]) -> Refusal | None:
+    name = f"{route.scheme} · {route.engine}"
     if spec.engines and route.engine not in spec.engines:
-        return WhyNot(code="NOT_REQUESTED", reason=f"the request names other engines: {', '.join(spec.engines)}")
+        reason = f"the request names other engines: {', '.join(spec.engines)}"
+        return Refusal(route=name, code="NOT_REQUESTED", reason=reason)
     if spec.schemes and route.scheme not in spec.schemes:
-        return WhyNot(code="NOT_REQUESTED", reason=f"the request names other schemes: {', '.join(spec.schemes)}")
+        reason = f"the request names other schemes: {', '.join(spec.schemes)}"
+        return Refusal(route=name, code="NOT_REQUESTED", reason=reason)
+    known = _known_to_fail(route, fit)
+    if known is not None:
+        return known
     engine = ENGINES[route.engine]
-    reason = engine.why_not(fit)
+    why_not = engine.why_not(fit)
     for step in route.steps:
-        reason = reason or TRANSFORMS[step.transform].why_not(fit)
-    if reason is None and not spec.engines and not installed.get(engine.TOOL, False) and route.engine != "llama.cpp":
+        why_not = why_not or TRANSFORMS[step.transform].why_not(fit)
+    if why_not is None:
+        why_not = _not_here(route, spec, fit, installed)
+    if why_not is None:
+        return None
+    return Refusal(route=name, code=why_not.code, reason=why_not.reason, fix=why_not.fix)
+
+
+def _known_to_fail(route: Route, fit: Fit) -> Refusal | None:
+    """What the knowledge base says of this scheme in this engine on a CPU; only sourced facts refuse."""
+    if fit.host.gpus or (route.scheme == "as-is" and fit.model.quantized_as):
+        return None
+    scheme = {"f16": "gguf-f16", "as-is": "bf16"}.get(route.scheme, route.scheme)
+    state = query.state(scheme, {GPU_ENGINE: "vllm-cpu"}.get(route.engine, route.engine), "cpu")
+    if state.may_try:
+        return None
+    return Refusal(
+        route=f"{route.scheme} · {route.engine}",
+        code=state.code,
+        reason=state.sentence,
+        fix=query.reason(state.code).fix or None,
+        source="; ".join(source.title for source in state.sources),
+        date=state.date,
+    )
+
+
+def _not_here(route: Route, spec: RunSpec, fit: Fit, installed: Mapping[str, bool]) -> WhyNot | None:
+    """Routes that would work and that nobody asked for: a CPU build beside a GPU, an engine that is not installed."""
+    tool = ENGINES[route.engine].TOOL
+    if spec.engines:
+        return None
+    if fit.host.gpus and route.engine == EMBEDDED and route.source == "hf":
+        return WhyNot(
+            code="PLATFORM_UNSUPPORTED",
+            reason="the llama.cpp environment is a CPU build: the GPU would stand idle",
+            fix=f"ask for it to measure the CPU: --engine {route.engine}",
+        )
+    if not installed.get(tool, False) and route.engine != EMBEDDED:
         return WhyNot(
             code="TOOL_NOT_INSTALLED",
-            reason=f"the {engine.TOOL} environment is not installed, and only the embedded engine is fetched unasked",
-            fix=f"model-optimize tools install {engine.TOOL}, or ask for it: --engine {route.engine}",
+            reason=f"the {tool} environment is not installed, and only the embedded engine is fetched unasked",
+            fix=f"model-optimize tools install {tool}, or ask for it: --engine {route.engine}",
         )
-    return reason
+    return None
 
 
 def _planned(route: Route, fit: Fit) -> PlannedCandidate:

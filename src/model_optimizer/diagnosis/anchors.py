@@ -21,14 +21,12 @@ _GAP, _EDGE = "\x00", " "  # something that may belong to the word beside it; so
 _WORD = re.compile(r"(?<![a-z0-9\x00])[a-z0-9]{3,}(?![a-z0-9\x00])")
 _CJK = re.compile(r"[\u3400-\u9fff]{2,}")
 # Words that fill healthy logs: a last resort only.
-_COMMON = frozenset(  # noqa: SIM905 - readable as text
-    """
-    model memory cuda gpu gpus cache info warning version engine request requests tokens token http post get
-    true false none file line usr lib python site packages vllm import the and for with not from use using load
-    loading size max min device torch server run set all you your can this that has was are code name type data
-    num config
-    """.split()
-)
+_COMMON_TEXT = """
+    model memory cuda gpu gpus cache info warning version engine request requests tokens token http post get true
+    false none file line usr lib python site packages vllm import the and for with not from use using load loading
+    size max min device torch server run set all you your can this that has was are code name type data num config
+"""
+_COMMON = frozenset(_COMMON_TEXT.split())
 
 
 class _Branch(NamedTuple):

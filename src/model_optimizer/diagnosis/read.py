@@ -10,7 +10,7 @@ from typing import IO, NamedTuple, Protocol, runtime_checkable
 
 BLOCK_BYTES = 1 << 20
 _SNIFF_BYTES = 1 << 16
-# Colours and cursor moves, as the terminal writes them, as journald (#033) and as an editor (^[) shows them. One pattern
+# Colours and cursor moves, as a terminal writes them, as journald (#033) and as editors (^[) show them. One pattern
 # each, because a literal beginning makes the search many times faster.
 _ESCAPES = (b"\x1b", b"#033", b"^[")
 _ANSI = tuple(

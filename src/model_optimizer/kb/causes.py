@@ -10,7 +10,10 @@ from model_optimizer.records.diagnosis import Cause
 
 @cache
 def causes() -> tuple[Cause, ...]:
-    """Every cause, harmless and inconclusive message, in the order of the files. Raises ``SpecInvalid`` on a bad entry."""
+    """Every cause, harmless and inconclusive message, in the order of the files.
+
+    Raises ``SpecInvalid`` on a bad entry.
+    """
     found: dict[str, Cause] = {}
     folder = data_folder() / "causes"
     for file in sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name):

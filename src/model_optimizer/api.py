@@ -6,16 +6,19 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from model_optimizer import __version__
-from model_optimizer.errors import HostError, UnknownName
+from model_optimizer.diagnosis import diagnose
+from model_optimizer.errors import HostError, SpecInvalid, UnknownName
 from model_optimizer.host.checkpoint import read_checkpoint, require_healthy
 from model_optimizer.host.engine_facts import installed_engine as ask_engine
 from model_optimizer.host.hub import resolve_model
 from model_optimizer.host.probe import probe_host
 from model_optimizer.host.toolenv import Toolbox, ToolStatus
 from model_optimizer.kb import query
+from model_optimizer.kb.causes import causes
+from model_optimizer.kb.load import read_yaml
 from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
 from model_optimizer.metrics.goodput import judge
 from model_optimizer.pipeline import optimize
@@ -24,6 +27,7 @@ from model_optimizer.planning.fleet import plan_fleet, targets_of
 from model_optimizer.planning.promises import check_slo
 from model_optimizer.records.base import Emit
 from model_optimizer.records.candidate import Plan
+from model_optimizer.records.diagnosis import Diagnosis
 from model_optimizer.records.fleet import Fleet
 from model_optimizer.records.hardware import HostSpec
 from model_optimizer.records.knowledge import InstalledEngine, OsName
@@ -231,6 +235,41 @@ def report(name: str | None, to: Path | None = None) -> Path:
     target = to or folder / "report.html"
     write_atomically(target, report_html(read_manifest(folder)).encode())
     return target
+
+
+def diagnose_file(log: str, *, engine: str | None = None, facts: Path | None = None) -> Diagnosis:
+    """The root cause that a log file shows; ``log`` may also be a run, whose failed steps' logs are then read.
+
+    Raises ``SpecInvalid`` where there is no such file or run.
+    """
+    path = Path(log)
+    if not path.is_file():
+        try:
+            path = _log_of_failure(find_run(home() / "runs", log))
+        except UnknownName as error:
+            raise SpecInvalid(
+                f"{log} is neither a log file nor a run", cause=error.cause, fix="name a file, a run, or - for stdin"
+            ) from error
+    with path.open("rb") as file:
+        return diagnose_text(file, engine=engine, facts=facts)
+
+
+def diagnose_text(source: IO[bytes], *, engine: str | None = None, facts: Path | None = None) -> Diagnosis:
+    """The same from an open file; ``facts`` is a YAML mapping of what is known of the host."""
+    known = read_yaml(facts) if facts is not None else {}
+    if not isinstance(known, dict):
+        raise SpecInvalid(f"{facts} is not a mapping", cause="facts are written name: value", fix="gpu: NVIDIA L4")
+    return diagnose(source, causes(), known, engine)
+
+
+def _log_of_failure(run_folder: Path) -> Path:
+    """The log of the run's first failed step, or the newest log."""
+    failed = [s for s in read_manifest(run_folder).stages if s.status == "failed"]
+    logs = sorted((run_folder / "logs").glob("*.log"), key=lambda path: path.stat().st_mtime)
+    wanted = [path for path in logs if failed and path.name.startswith(f"{failed[0].stage}-")]
+    if not logs:
+        raise UnknownName(f"run {run_folder.name} has no logs", cause="no step has started", fix="name another run")
+    return (wanted or logs)[-1]
 
 
 def as_json(value: Any) -> str:

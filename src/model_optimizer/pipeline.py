@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+from model_optimizer.diagnosis import diagnose
 from model_optimizer.errors import ModelOptimizerError, StageFailure
 from model_optimizer.evaluators import logits
+from model_optimizer.kb.causes import causes
 from model_optimizer.metrics import goodput
 from model_optimizer.records.artifact import Artifact
 from model_optimizer.records.candidate import Candidate, PlannedCandidate
@@ -145,23 +148,36 @@ def _verdict(
     failure: StageFailure | None = None,
 ) -> Verdict:
     missed = [f"{c.name}: {c.found}, limit {c.limit}" for c in checks if c.ok is False]
+    told = failure and _failure(failure, candidate.engine)
+    reason = "; ".join(missed) or "every limit is kept"
+    if told:
+        reason = f"{told.what}: {told.finding.title if told.finding else told.cause}"
     return Verdict(
         candidate=candidate,
         outcome=outcome,
-        reason=f"{failure.what}: {failure.cause}" if failure else "; ".join(missed) or "every limit is kept",
+        reason=reason,
         checks=checks,
         accuracy=score,
         artifact=artifact,
         artifact_bytes=artifact and artifact.size_bytes,
-        failure=failure
-        and Failure(
-            error=type(failure).__name__,
-            what=failure.what,
-            cause=failure.cause,
-            fix=failure.fix,
-            evidence=failure.evidence,
-            log=failure.log,
-        ),
+        failure=told,
+    )
+
+
+def _failure(failure: StageFailure, engine: str) -> Failure:
+    """The error as data, with what the knowledge base of causes makes of its log."""
+    finding = None
+    if failure.log is not None and Path(failure.log).is_file():
+        with Path(failure.log).open("rb") as log:
+            finding = next(iter(diagnose(log, causes(), engine=engine).findings), None)
+    return Failure(
+        error=type(failure).__name__,
+        what=failure.what,
+        cause=failure.cause,
+        fix="; ".join(finding.fix) if finding else failure.fix,
+        evidence=failure.evidence,
+        log=failure.log,
+        finding=finding,
     )
 
 

@@ -173,6 +173,23 @@ def schemes(
     schemes_command(name, json=json)
 
 
+@app.command()
+def diagnose(
+    log: Annotated[str, typer.Argument(help="A log file, a run, or - for standard input.")],
+    engine: Annotated[str | None, typer.Option(help="The engine that wrote it, where the text does not say.")] = None,
+    facts: Annotated[Path | None, typer.Option(help="YAML: what is known of the host (gpu, driver, os, …).")] = None,
+    json: Json = False,
+) -> None:
+    """From a log to the root cause, or an honest: not known.
+
+    The line that shows it, the fix with this log's numbers, and how to verify. Where the text does not tell, what to
+    send.
+    """
+    from model_optimizer.cli.diagnose import diagnose_command
+
+    raise typer.Exit(diagnose_command(log, engine=engine, facts=facts, json=json))
+
+
 @tools_app.command("list")
 def tools_list(json: Json = False) -> None:
     """Every tool environment: purpose, version, size, installed or not."""

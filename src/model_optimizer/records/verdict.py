@@ -7,6 +7,7 @@ from typing import Literal
 from model_optimizer.records.artifact import Artifact
 from model_optimizer.records.base import Record
 from model_optimizer.records.candidate import Candidate
+from model_optimizer.records.diagnosis import Finding
 from model_optimizer.records.measurement import AccuracyScore, Measurement
 
 Outcome = Literal["meets_slo", "misses_slo", "loses_accuracy", "failed", "not_tried"]
@@ -23,7 +24,7 @@ class Check(Record):
 
 
 class Failure(Record):
-    """An error of one candidate, kept as data."""
+    """An error of one candidate, kept as data; ``finding`` is what diagnose says of its log, where it says anything."""
 
     error: str
     what: str
@@ -31,6 +32,7 @@ class Failure(Record):
     fix: str
     evidence: tuple[str, ...] = ()
     log: str | None = None
+    finding: Finding | None = None
 
 
 class Verdict(Record):

@@ -28,7 +28,7 @@ ERRORS = (
     r"(?#traceback)^.{0,120}Traceback \(most recent call last\)",
     r"(?#error fatal critical)(?:^|[\s\[(|])(?-i:ERROR|FATAL|CRITICAL)(?:[\s:\])|]|$)",
     rf"(?#{_EXCEPTIONS})(?:^|[\s\])|:.])(?-i:[A-Z]\w*)?(?:Error|Exception)\b: ?\S",
-    r"(?#error erro)(?:^|[\s(\]])(?:error|ERRO)[:\[]\s?\S",
+    r"(?#error erro)(?:^|[\s(\]])(?:error|ERRO)[:\[]\s?\S",  # codespell:ignore erro
     r"(?#failed fail)(?:^|\s)(?:FAILED|failed to|has failed|FAIL)\b",
     rf"\b(?:could not|cannot|can't|unable to) (?:{_CANNOT})\b",
     r"(?#segmentation core panic aborted killed bus)"

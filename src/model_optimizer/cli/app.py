@@ -42,7 +42,10 @@ def run(
     remeasure: Annotated[bool, typer.Option(help="Take the measurements again.")] = False,
     json: Json = False,
 ) -> None:
-    """Inspect, plan, measure the baseline, build, validate, load-test, choose, report. The same line again resumes."""
+    """Checkpoint in, measured winner out. The same line resumes.
+
+    Inspect, plan, measure the baseline, build, validate, load-test, choose, report.
+    """
     from model_optimizer.cli.commands import run_command
 
     flags = {"gpu": gpu, "traffic": traffic, "slo": slo, "engines": engine, "schemes": scheme}
@@ -110,7 +113,7 @@ def report(
     to: Annotated[Path | None, typer.Option(help="Write the page here.")] = None,
     json: Json = False,
 ) -> None:
-    """Write the run's page (one self-contained HTML file) and say where it is."""
+    """Write the run's page: one self-contained HTML file."""
     from model_optimizer.cli.commands import report_command
 
     report_command(run, to=to, json=json)
@@ -128,7 +131,10 @@ def bench(
     save: Annotated[Path | None, typer.Option(help="Write results and all request traces here (JSON).")] = None,
     json: Json = False,
 ) -> None:
-    """Load-test any OpenAI-compatible server: latencies, throughput, goodput, and whether to trust them."""
+    """Load-test any OpenAI-compatible server.
+
+    Latencies, throughput, goodput, errors, and whether to trust them.
+    """
     from model_optimizer.cli.commands import bench_command
 
     raise typer.Exit(bench_command(url, traffic, slo or [], model=model, key_env=api_key_env, save=save, json=json))

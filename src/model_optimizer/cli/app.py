@@ -89,7 +89,7 @@ def plan(
 def inspect(
     model: Annotated[str, typer.Argument(help="A folder, a .gguf file, a hub id, or demo.")], json: Json = False
 ) -> None:
-    """What the checkpoint is: shapes, memory, KV bytes a token, health. Reads headers only."""
+    """What a checkpoint is, from its headers alone."""
     from model_optimizer.cli.commands import inspect_command
 
     raise typer.Exit(inspect_command(model, json=json))
@@ -154,7 +154,7 @@ def gpus(
     compare: Annotated[bool, typer.Option(help="Side by side.")] = False,
     json: Json = False,
 ) -> None:
-    """The GPUs that are known: facts with unit, status and source; what is too old for them."""
+    """The GPUs that are known, each fact with its source."""
     from model_optimizer.cli.knowledge import gpus_command
 
     gpus_command(names or [], compare=compare, json=json)
@@ -162,7 +162,7 @@ def gpus(
 
 @app.command()
 def engines(name: Annotated[str | None, typer.Argument(help="An engine.")] = None, json: Json = False) -> None:
-    """The inference engines that are known: where each runs, its flags, its metrics, what people get wrong."""
+    """The engines that are known: where each runs, its flags."""
     from model_optimizer.cli.knowledge import engines_command
 
     engines_command(name, json=json)
@@ -173,7 +173,7 @@ def schemes(
     name: Annotated[str | None, typer.Argument(help="A quantization scheme, e.g. fp8 or q4_k_m.")] = None,
     json: Json = False,
 ) -> None:
-    """The quantization schemes that are known, and which engine does what with one of them on which GPU."""
+    """The schemes that are known: who runs which, and where."""
     from model_optimizer.cli.knowledge import schemes_command
 
     schemes_command(name, json=json)
@@ -186,7 +186,7 @@ def diagnose(
     facts: Annotated[Path | None, typer.Option(help="YAML: what is known of the host (gpu, driver, os, …).")] = None,
     json: Json = False,
 ) -> None:
-    """From a log to the root cause, or an honest: not known.
+    """From a log to the root cause, or to an honest "not known".
 
     The line that shows it, the fix with this log's numbers, and how to verify. Where the text does not tell, what to
     send.

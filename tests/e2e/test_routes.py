@@ -46,7 +46,7 @@ def test_vllm_serves_the_folder_as_it_is(new_home: Callable[[], Path], cli: Run,
     (verdict,) = manifest.verdicts
     assert verdict.candidate.engine == "vllm"
     assert verdict.accuracy is not None and verdict.measurement is not None
-    assert verdict.accuracy.kl_mean < 0.01  # the same weights in float32 in both engines
+    assert verdict.accuracy.kl_mean < 0.02  # the same weights; bfloat16 where the CPU multiplies it, else float32
     assert verdict.accuracy.kl_is_lower_bound
     assert verdict.measurement.loads[0].num_errors == 0
     assert manifest.tools["vllm"].startswith("0.32.0")

@@ -106,7 +106,10 @@ def _item(code: Any, value: Any) -> list[Any]:
         once = _items(inner)
         if high > 1 and any(item != _EDGE for item in once):
             return [_GAP]
-        return once if low else [_Branch([once, []])]
+        if low:
+            return once
+        ways = once[0].ways if len(once) == 1 and isinstance(once[0], _Branch) else [once]
+        return [_Branch([*ways, []])]
     return [""] if code in (c.ASSERT, c.ASSERT_NOT) else [_GAP]
 
 

@@ -35,6 +35,8 @@ ERRORS = (
     r"\b(?:segmentation fault|core dumped|panic:|bus error|^Aborted\b|^Killed\b)",
     r"\bexit(?:ed with)?(?: status| code)?[ :=]+(?:137|139|134|143|-9|-11)\b",
     r"\b(?:NVRM: Xid|Xid \(PCI)",
+    r"(?#e)(?-i:\[E[\]:]|^[\d.]{8,} E \S)",
+    r"错误[:：]|(?:加载|启动|连接|分配|打开|初始化|创建|读取|写入|运行)失败|异常[:：]|崩溃",
 )
 # A line that says of itself that it is only information or a warning is no error.
 _MILD = re.compile(

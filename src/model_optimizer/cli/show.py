@@ -8,7 +8,7 @@ from rich.table import Table
 
 from model_optimizer.records.candidate import Candidate, Plan
 from model_optimizer.records.hardware import HostSpec
-from model_optimizer.records.measurement import AccuracyScore, Distribution, LoadResult, Measurement
+from model_optimizer.records.measurement import Distribution, LoadResult, Measurement
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.run import RunManifest
 from model_optimizer.records.verdict import Check, Verdict
@@ -21,23 +21,21 @@ SEVERITY = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 def show_summary(console: Console, manifest: RunManifest) -> None:
     """The end of a run: baseline against every candidate, then one sentence."""
     table = Table(title=None, box=None, pad_edge=False, header_style="bold", padding=(0, 1))
-    for column in ("", "outcome", "tok/s", "TTFT p50", "TPOT p50", "goodput", "memory", "perplexity"):
+    for column in ("", "outcome", "tok/s", "TTFT", "TPOT", "memory", "perplexity"):
         table.add_column(column, justify="left" if column in ("", "outcome") else "right", no_wrap=True)
     if manifest.baseline is not None:
         base = manifest.baseline
-        perplexity = f"{base.reference.perplexity:.3f}" if base.reference else DASH
-        table.add_row(*_row(base.candidate, "[dim]baseline[/]", base.measurement, None, None), perplexity)
+        perplexity = f"{base.reference.perplexity:.2f}" if base.reference else DASH
+        table.add_row(*_row(base.candidate, "[dim]baseline[/]", base.measurement), perplexity)
     for verdict in manifest.verdicts:
         style = {"meets_slo": "green", "failed": "red", "not_tried": "dim"}.get(verdict.outcome, "yellow")
         mark = " ★" if verdict.candidate.id == manifest.winner else ""
         outcome = f"[{style}]{verdict.outcome.replace('_', ' ')}{mark}[/]"
-        row = _row(verdict.candidate, outcome, verdict.measurement, verdict.goodput_per_s, verdict.best_load)
-        table.add_row(*row, _perplexity(verdict.accuracy))
+        rise = DASH if verdict.accuracy is None else f"{verdict.accuracy.perplexity_rise:+.1%}"
+        table.add_row(*_row(verdict.candidate, outcome, verdict.measurement), rise)
     console.print()
     console.print(table)
-    console.print(
-        "[dim]measured; tok/s, TTFT and TPOT at the lightest load; goodput at the heaviest that keeps the SLO[/]"
-    )
+    console.print("[dim]measured at the lightest load; TTFT and TPOT: medians; memory: peak[/]")
     console.print()
     console.print(headline(manifest))
 
@@ -62,6 +60,8 @@ def headline(manifest: RunManifest) -> str:
             parts.append(f"{format_share(abs(saved))} {'less' if saved >= 0 else 'more'} peak memory")
     if verdict.accuracy is not None:
         parts.append(f"perplexity {verdict.accuracy.perplexity_rise:+.2%}, KL {verdict.accuracy.kl_mean:.4f} nats")
+    if verdict.best_load is not None and verdict.goodput_per_s is not None:
+        parts.append(f"keeps the SLO up to {verdict.best_load} ({verdict.goodput_per_s:.2f} good requests/s)")
     return ", ".join(parts)
 
 
@@ -200,22 +200,17 @@ def show_runs(console: Console, manifests: list[RunManifest]) -> None:
         console.print(f"{escape(manifest.run_id)}  {manifest.status}  [dim]{manifest.started_at}[/]  {escape(won)}")
 
 
-def _row(
-    candidate: Candidate, outcome: str, measured: Measurement | None, goodput: float | None, best: str | None
-) -> tuple[str, ...]:
+def _row(candidate: Candidate, outcome: str, measured: Measurement | None) -> tuple[str, ...]:
     if measured is None:
-        return (escape(candidate.label), outcome, DASH, DASH, DASH, DASH, DASH)
+        return (escape(candidate.label), outcome, DASH, DASH, DASH, DASH)
     first = measured.loads[0]
-    memory = format_bytes(measured.server.peak_memory_bytes) if measured.server else DASH
-    good = f"{goodput:.2f}/s at {best}" if goodput is not None and best else DASH
     return (
         escape(candidate.label),
         outcome,
         f"{first.output_tokens_per_s:.1f}",
         _time(first, "ttft_s", "p50"),
         _time(first, "tpot_s", "p50"),
-        good,
-        memory,
+        format_bytes(measured.server.peak_memory_bytes) if measured.server else DASH,
     )
 
 
@@ -226,7 +221,3 @@ def _pair(samples: Distribution | None) -> str:
 def _time(result: LoadResult, metric: str, statistic: str) -> str:
     distribution = getattr(result, metric)
     return DASH if distribution is None else format_seconds(getattr(distribution, statistic))
-
-
-def _perplexity(score: AccuracyScore | None) -> str:
-    return DASH if score is None else f"{score.perplexity:.3f} ({score.perplexity_rise:+.1%})"

@@ -45,7 +45,7 @@ def test_entries_say_what_to_do():
         if cause.kind == "cause":
             assert cause.sources, cause.id
             assert re.search(r"[\u4e00-\u9fff]|^[A-Z]", cause.title_zh), cause.id
-            assert {name for name in cause.outranks} <= {c.id for c in causes()}, cause.id
+            assert set(cause.outranks) <= {c.id for c in causes()}, cause.id
 
 
 def test_anchors_stand_on_every_line_that_a_pattern_matches(cases):
@@ -57,6 +57,8 @@ def test_anchors_stand_on_every_line_that_a_pattern_matches(cases):
         words, compiled = anchors(pattern), re.compile(pattern, re.IGNORECASE)
         for line in filter(compiled.search, lines):
             tokens = set(re.sub(r"[\x00-\x2f\x3a-\x40\x5b-\x60\x7b-\x7f]", " ", line.lower()).split())
-            if not any(w in tokens if w.isascii() else w in line for w in words):
+            if not any(
+                w.strip("~") in line.lower() if w.startswith("~") or not w.isascii() else w in tokens for w in words
+            ):
                 blind.append((pattern, line))
     assert blind == []

@@ -3,7 +3,7 @@
 A pattern is tried only on lines that contain one of its anchors, so every match must contain one. They are derived from
 the pattern: a word that stands whole in it, or one for each branch; the ends of a pattern count as ends of a word if
 need be. Where there is none (``error\\w*``), its author names them in a comment before the alternative:
-``(?#error errors)error\\w*``.
+``(?#error errors)error\\w*``, or ``(?#~error)`` for any word that contains it.
 """
 
 from __future__ import annotations

@@ -15,19 +15,12 @@ LIKELY, CERTAIN = 0.6, 0.8
 _SUPPORT, _MAX_SUPPORT, _AGAINST, _CEILING = 0.05, 0.10, 0.5, 0.99
 _SEVERITIES = ("error", "warning", "note")
 
-_EXCEPTIONS = """
-    error runtimeerror valueerror typeerror keyerror assertionerror importerror modulenotfounderror oserror
-    attributeerror filenotfounderror permissionerror indexerror notimplementederror connectionerror timeouterror
-    memoryerror unboundlocalerror nameerror outofmemoryerror exception systemexit eoferror unicodedecodeerror
-    jsondecodeerror connectionrefusederror calledprocesserror zerodivisionerror arithmeticerror syntaxerror
-    acceleratorerror distbackenderror validationerror httperror safetensorerror
-"""
 _CANNOT = "open|load|find|create|allocate|initialize|insert|connect|start|read|bind|access|map|import"
 # What a program says when it fails, whatever the reason. Loggers write levels in capitals; others begin a message.
 ERRORS = (
     r"(?#traceback)^.{0,120}Traceback \(most recent call last\)",
     r"(?#error fatal critical)(?:^|[\s\[(|])(?-i:ERROR|FATAL|CRITICAL)(?:[\s:\])|]|$)",
-    rf"(?#{_EXCEPTIONS})(?:^|[\s\])|:.])(?-i:[A-Z]\w*)?(?:Error|Exception)\b: ?\S",
+    r"(?#~error ~exception)(?:^|[\s\])|:.])(?-i:[A-Z]\w*)?(?:Error|Exception)\b: ?\S",
     r"(?#error erro)(?:^|[\s(\]])(?:error|ERRO)[:\[]\s?\S",  # codespell:ignore erro
     r"(?#failed fail)(?:^|\s)(?:FAILED|failed to|has failed|FAIL)\b",
     rf"\b(?:could not|cannot|can't|unable to) (?:{_CANNOT})\b",

@@ -17,7 +17,7 @@ from model_optimizer.diagnosis.anchors import anchors
 from model_optimizer.diagnosis.read import Block, decode, is_binary
 
 MAX_HITS = 40
-_SAMPLES = 100  # lines of a block that are tried although their like was seen: numbers can decide ("Waiting: 12 reqs")
+_SAMPLES = 60  # lines of a block that are tried although their like was seen: numbers can decide ("Waiting: 12 reqs")
 _MAX_SEEN = 200_000  # shapes of lines that are remembered
 _MAX_PER_WORD = 400  # lines of a block that are tried for one anchor
 _DIGITS = bytes(ord("0") if chr(b).isdigit() and b < 128 else b for b in range(256))
@@ -107,19 +107,24 @@ def _candidates(data: bytes, live: dict[bytes, set[str]]) -> Iterator[tuple[int,
     """
     folded = data.translate(_FOLD)
     tokens = set(folded.split())
-    present = [w for w in live if (w in tokens if w.isascii() else w in folded)]
+    present = [word for word in live if (word in tokens if _stands_alone(word) else word.lstrip(b"~") in folded)]
     tried: dict[tuple[int, int], set[str]] = {}
     for word in present:
-        position, times = folded.find(word), 0
+        text = word.lstrip(b"~")
+        position, times = folded.find(text), 0
         while position >= 0 and times < _MAX_PER_WORD:
             start, end = _segment(data, position)
             tried.setdefault((start, end), set()).update(live[word])
-            position, times = folded.find(word, end), times + 1
+            position, times = folded.find(text, end), times + 1
     index = counted = 0
     for start, end in sorted(tried):
         index += data.count(b"\n", counted, start)
         counted = start
         yield index, decode(data[start:end]).replace("\x00", "").strip(), tried[start, end]
+
+
+def _stands_alone(word: bytes) -> bool:
+    return word.isascii() and not word.startswith(b"~")
 
 
 def _segment(data: bytes, position: int) -> tuple[int, int]:

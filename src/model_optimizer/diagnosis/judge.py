@@ -31,7 +31,8 @@ ERRORS = (
     r"(?#e)(?-i:\[E[\]:]|^[\d.]{8,} E \S)",
     r"错误[:：]|(?:加载|启动|连接|分配|打开|初始化|创建|读取|写入|运行)失败|异常[:：]|崩溃",
 )
-# A line that says of itself that it is only information or a warning is no error.
+# A line that says of itself, before it names an exception, that it is information or a warning is no error.
+_RAISED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")
 _MILD = re.compile(
     r"(?:^|[\s\[(|=])(?:INFO|DEBUG|NOTE|WARN(?:ING)?|FutureWarning|UserWarning|DeprecationWarning)\b"
     r"|\[W\]|\[I\]|^W\d{4} "
@@ -120,7 +121,7 @@ def _rank(cause: Cause, finding: Finding, beaten: set[str]) -> tuple[object, ...
 
 def first_error(scan: Scan) -> Evidence | None:
     """The first line that reports an error of any kind: the exception's own line where a traceback comes first."""
-    hits = [hit for pattern in ERRORS for hit in scan.hits.get(pattern, ()) if not _MILD.search(hit.text)]
+    hits = [hit for pattern in ERRORS for hit in scan.hits.get(pattern, ()) if not _is_mild(hit.text)]
     if not hits:
         return None
     first = min(hits, key=lambda hit: hit.line)
@@ -128,3 +129,8 @@ def first_error(scan: Scan) -> Evidence | None:
         exceptions = [h for h in scan.hits.get(ERRORS[2], ()) if h.line > first.line]
         first = min(exceptions, key=lambda hit: hit.line, default=first)
     return Evidence(line=first.line, text=first.text)
+
+
+def _is_mild(text: str) -> bool:
+    level, raised = _MILD.search(text), _RAISED.search(text)
+    return level is not None and (raised is None or level.start() < raised.start())

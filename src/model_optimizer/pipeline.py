@@ -19,6 +19,7 @@ from model_optimizer.records.workload import SLO
 from model_optimizer.stages import build, loadtest, reference, validate
 from model_optimizer.stages.choose import choose, nearest
 from model_optimizer.stages.context import Context
+from model_optimizer.stages.installed import installed_facts
 from model_optimizer.stages.intake import Opened, open_model
 from model_optimizer.stages.plan import make_plan
 from model_optimizer.store.journal import now
@@ -29,7 +30,8 @@ def optimize(spec: RunSpec, ctx: Context) -> RunManifest:
     try:
         opened = open_model(ctx, spec.model)
         ctx.update(model=opened.model)
-        plan = make_plan(spec, opened.model, ctx.host, installed=ctx.toolbox.installed())
+        facts = installed_facts(ctx)
+        plan = make_plan(spec, opened.model, ctx.host, installed=ctx.toolbox.installed(), facts=facts)
         ctx.update(plan=plan)
         ctx.emit("planned", candidates=[p.candidate.label for p in plan.candidates], refused=len(plan.refused))
 

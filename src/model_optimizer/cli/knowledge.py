@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from model_optimizer import api
+from model_optimizer.cli.progress import ProgressView
 from model_optimizer.errors import SpecInvalid
 from model_optimizer.kb import query
 from model_optimizer.kb.ladder import rungs
@@ -179,6 +180,7 @@ def engines_command(name: str | None, *, json: bool) -> None:
         print(api.as_json(found))
     elif name:
         _one_engine(console, found[0])
+        _as_installed(console, found[0])
     else:
         table = _table("id", "version", "server", "reads", "runs on", "Windows", "oldest capability")
         for facts in found:
@@ -227,6 +229,23 @@ def _one_engine(console: Console, facts: EngineFacts) -> None:
     for note in facts.notes:
         console.print(f"[yellow]mind[/] {escape(note)}")
     console.print(f"\n[dim]sources: {_titles(facts.sources)}[/]")
+
+
+def _as_installed(console: Console, facts: EngineFacts) -> None:
+    """What the installation on this machine says; it wins over the table above."""
+    with ProgressView() as view:
+        here = api.installed_engine(facts.id, show=view)
+    if here is None:
+        return
+    console.print(f"\n[bold]as installed here[/]: {escape(here.version)}, {len(here.flags)} flags")
+    methods = (f"{name} ≥ {floor}" if floor else name for name, floor in sorted(here.methods.items()))
+    if here.methods:
+        console.print(f"  quantization methods: {escape(', '.join(methods))}")
+    names = {flag for flag in here.flags if flag.startswith("--")}  # a library has parameters, not flags
+    known = [flag for flag in facts.flags if not flag.removed]
+    gone = [f.flag for f in known if names and not any(n in names or here.flag(n) for n in f.flag.split(" / "))]
+    if gone:
+        console.print(f"  [yellow]not in this installation[/]: {escape(', '.join(gone))}")
 
 
 def schemes_command(name: str | None, *, json: bool) -> None:

@@ -19,7 +19,7 @@ from model_optimizer.planning.question import Found, Limits, Question
 from model_optimizer.records.candidate import Refusal
 from model_optimizer.records.fleet import Fleet, Option, Section
 from model_optimizer.records.hardware import GpuSpec
-from model_optimizer.records.knowledge import OsName, Source
+from model_optimizer.records.knowledge import InstalledEngine, OsName, Source
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.workload import SLO, Objective, TrafficProfile
 
@@ -54,10 +54,12 @@ def plan_fleet(
     schemes: tuple[str, ...] = (),
     prices: Path | None = None,
     request: Mapping[str, tuple[str, str]] | None = None,
+    installed: Mapping[str, InstalledEngine] | None = None,
 ) -> Fleet:
     """Options on ``gpu``: a name (replicas of one), ``4x NAME`` (what four can do), or ``all`` (the best of each).
 
-    ``request`` (name → value and origin) asks for the arithmetic of the best option. Where nothing keeps the SLO the
+    ``request`` (name → value and origin) asks for the arithmetic of the best option; ``installed`` is what engines of
+    this machine say about themselves, which wins over the tables. Where nothing keeps the SLO the
     result says what comes nearest and what would help. Raises ``UnknownName`` for names, ``SpecInvalid`` for limits
     that contradict each other, ``NothingFits`` where no route is open on any GPU.
     """
@@ -65,7 +67,7 @@ def plan_fleet(
     targets = targets_of(gpu)
     ask = Question(
         model, traffic, slo, objective=objective, max_model_len=max_model_len, os=os, driver=driver,
-        engines=engines, schemes=schemes, prices=prices,
+        engines=engines, schemes=schemes, prices=prices, installed=installed,
     )  # fmt: skip
     refused = list(_stored_refusal(ask))
     best, vetoed, considered = _over_gpus(ask, targets, refused)

@@ -140,7 +140,8 @@ def _with_scheme(
 ) -> None:
     """The smallest replica that keeps the promises (more GPUs only cost messages), else the smallest that fits."""
     route = f"{scheme.id} · {engine.id} · {gpu.id}"
-    state = query.state(scheme.id, engine.id, gpu.id, os=ask.os, driver=ask.driver)
+    installed = ask.installed.get(engine.id)
+    state = query.state(scheme.id, engine.id, gpu.id, os=ask.os, driver=ask.driver, installed=installed)
     if not state.may_try:
         answer.refused.append(_refusal(route, state))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from model_optimizer.kb import query
 from model_optimizer.planning.promises import lightest, mix_of
 from model_optimizer.planning.stored import stored_schemes
 from model_optimizer.records.hardware import GpuSpec
-from model_optimizer.records.knowledge import EngineFacts, OsName, SchemeSpec, State
+from model_optimizer.records.knowledge import EngineFacts, InstalledEngine, OsName, SchemeSpec, State
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.sizing import MemoryPlan, Parallelism
 from model_optimizer.records.workload import SLO, Load, Objective, TrafficProfile
@@ -38,6 +39,7 @@ class Question:
         engines: tuple[str, ...] = (),
         schemes: tuple[str, ...] = (),
         prices: Path | None = None,
+        installed: Mapping[str, InstalledEngine] | None = None,
     ) -> None:
         self.model, self.traffic, self.slo, self.objective = model, traffic, slo, objective
         self.max_model_len, self.os, self.driver, self.prices = max_model_len, os, driver, prices
@@ -48,6 +50,7 @@ class Question:
         self.mix: Mix = mix_of(traffic)
         self.at: Load = slo.at or lightest(traffic)
         self.doubts = doubts(model)
+        self.installed = installed or {}
         self.stored = stored_schemes(model)
         self.active = active_parameters(model)
         self._weights: dict[tuple[str | None, Parallelism], dict[str, float]] = {}

@@ -10,6 +10,7 @@ from model_optimizer.errors import NothingFits, SpecInvalid
 from model_optimizer.kb import query
 from model_optimizer.records.candidate import Candidate, Estimate, Plan, PlannedCandidate, Refusal, TransformStep
 from model_optimizer.records.hardware import HostSpec
+from model_optimizer.records.knowledge import InstalledEngine
 from model_optimizer.records.model import Format, ModelSpec
 from model_optimizer.records.run import RunSpec
 from model_optimizer.records.tooling import Fit, WhyNot
@@ -57,11 +58,19 @@ ROUTES: tuple[Route, ...] = (
 )  # fmt: skip
 
 
-def make_plan(spec: RunSpec, model: ModelSpec, host: HostSpec, *, installed: Mapping[str, bool]) -> Plan:
+def make_plan(
+    spec: RunSpec,
+    model: ModelSpec,
+    host: HostSpec,
+    *,
+    installed: Mapping[str, bool],
+    facts: Mapping[str, InstalledEngine] | None = None,
+) -> Plan:
     """The candidates in the order in which they will be tried.
 
     ``installed`` tells for each tool whether its environment exists: an engine that nobody asked for by name is not
-    downloaded on its own account, except the embedded one.
+    downloaded on its own account, except the embedded one. ``facts`` is what installed engines say about themselves
+    (by the knowledge base's names); it wins over the tables.
 
     Raises ``SpecInvalid`` where the traffic cannot fit the model's context, ``NothingFits`` where no route is left.
     """
@@ -69,12 +78,12 @@ def make_plan(spec: RunSpec, model: ModelSpec, host: HostSpec, *, installed: Map
     candidates: list[PlannedCandidate] = []
     refused: list[Refusal] = []
     if host.gpus and model.format == "hf" and (not spec.engines or GPU_ENGINE in spec.engines):
-        candidates, refused = gpu_candidates(spec, model, host, max_model_len)
+        candidates, refused = gpu_candidates(spec, model, host, max_model_len, facts or {})
     for route in ROUTES:
         if route.source != model.format or (host.gpus and route.engine == GPU_ENGINE):
             continue
         fit = _fit(route, model, host, spec.traffic, max_model_len)
-        refusal = _refusal(route, spec, fit, installed)
+        refusal = _refusal(route, spec, fit, installed, facts or {})
         if refusal is not None:
             refused.append(refusal)
         else:
@@ -131,7 +140,9 @@ def _fit(route: Route, model: ModelSpec, host: HostSpec, traffic: TrafficProfile
     )
 
 
-def _refusal(route: Route, spec: RunSpec, fit: Fit, installed: Mapping[str, bool]) -> Refusal | None:
+def _refusal(
+    route: Route, spec: RunSpec, fit: Fit, installed: Mapping[str, bool], facts: Mapping[str, InstalledEngine]
+) -> Refusal | None:
     name = f"{route.scheme} · {route.engine}"
     if spec.engines and route.engine not in spec.engines:
         reason = f"the request names other engines: {', '.join(spec.engines)}"
@@ -139,7 +150,7 @@ def _refusal(route: Route, spec: RunSpec, fit: Fit, installed: Mapping[str, bool
     if spec.schemes and route.scheme not in spec.schemes:
         reason = f"the request names other schemes: {', '.join(spec.schemes)}"
         return Refusal(route=name, code="NOT_REQUESTED", reason=reason)
-    known = _known_to_fail(route, fit)
+    known = _known_to_fail(route, fit, facts)
     if known is not None:
         return known
     engine = ENGINES[route.engine]
@@ -153,12 +164,13 @@ def _refusal(route: Route, spec: RunSpec, fit: Fit, installed: Mapping[str, bool
     return Refusal(route=name, code=why_not.code, reason=why_not.reason, fix=why_not.fix)
 
 
-def _known_to_fail(route: Route, fit: Fit) -> Refusal | None:
-    """What the knowledge base says of this scheme in this engine on a CPU; only sourced facts refuse."""
+def _known_to_fail(route: Route, fit: Fit, facts: Mapping[str, InstalledEngine]) -> Refusal | None:
+    """What the knowledge base, or the installed engine, says of this scheme on a CPU; only sourced facts refuse."""
     if fit.host.gpus or (route.scheme == "as-is" and fit.model.quantized_as):
         return None
     scheme = {"f16": "gguf-f16", "as-is": "bf16"}.get(route.scheme, route.scheme)
-    state = query.state(scheme, {GPU_ENGINE: "vllm-cpu"}.get(route.engine, route.engine), "cpu")
+    engine = {GPU_ENGINE: "vllm-cpu"}.get(route.engine, route.engine)
+    state = query.state(scheme, engine, "cpu", installed=facts.get(engine))
     if state.may_try:
         return None
     return Refusal(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from model_optimizer.engines import ENGINES
 from model_optimizer.errors import NothingFits
 from model_optimizer.kb import query
@@ -9,6 +11,7 @@ from model_optimizer.planning.fleet import plan_fleet
 from model_optimizer.records.candidate import Candidate, Estimate, PlannedCandidate, Refusal
 from model_optimizer.records.fleet import Option
 from model_optimizer.records.hardware import HostSpec
+from model_optimizer.records.knowledge import InstalledEngine
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.run import RunSpec
 from model_optimizer.records.tooling import Fit
@@ -22,7 +25,9 @@ ON_LOAD: dict[str, dict[str, str | int | float | bool]] = {"bf16": {}, "fp16": {
 Planned = tuple[list[PlannedCandidate], list[Refusal]]
 
 
-def gpu_candidates(spec: RunSpec, model: ModelSpec, host: HostSpec, max_model_len: int) -> Planned:
+def gpu_candidates(
+    spec: RunSpec, model: ModelSpec, host: HostSpec, max_model_len: int, facts: Mapping[str, InstalledEngine]
+) -> Planned:
     """Options on the first GPU by predicted score, and every refusal with its source.
 
     A GPU that the knowledge base does not know gets the checkpoint as it is, with a refusal that says why no more.
@@ -47,6 +52,7 @@ def gpu_candidates(spec: RunSpec, model: ModelSpec, host: HostSpec, max_model_le
             driver=detected.driver,
             engines=(ENGINE,),
             schemes=schemes,
+            installed=facts,
         )
     except NothingFits as error:
         reason = "; ".join([error.cause, *error.evidence[:2]])

@@ -69,7 +69,9 @@ def load(payload):
         torch.set_num_threads(int(args["n_threads"]))
     remote = bool(args.get("trust_remote_code", False))
     dtype = str(args.get("dtype", "float32"))
-    device = str(args.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = str(args.get("device") or "auto")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if not payload.get("reference") and device == "cpu" and fits_float32(Path(payload["model"])):
         dtype = "float32"
     options = {"dtype": getattr(torch, dtype), "trust_remote_code": remote}

@@ -62,6 +62,8 @@ class Model:
     def __init__(self, arguments):
         self.name, self.max_model_len = arguments.served_model_name, arguments.max_model_len
         self.device = arguments.device
+        if self.device == "auto":
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
         remote = arguments.trust_remote_code
         self.tokenizer = AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=remote)
         self.model = AutoModelForCausalLM.from_pretrained(

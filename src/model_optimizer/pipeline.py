@@ -107,7 +107,9 @@ def judge(ctx: Context, spec: RunSpec, opened: Opened, said: Reference | None, c
         measured = measure(ctx, spec, candidate, artifact, subject=candidate.label)
     except StageFailure as failure:  # one candidate failing is a result, not the end of the run
         return _verdict(candidate, "failed", checks, score, artifact, failure=failure)
-    return _measured(candidate, spec.slo, checks, score, artifact, measured)
+    # On a GPU machine the memory that counts is the GPU's, which is not measured yet: no limit is judged by another.
+    memory = measured.server.peak_memory_bytes if measured.server and not ctx.host.gpus else None
+    return _measured(candidate, spec.slo, checks, score, artifact, measured, memory)
 
 
 def measure(ctx: Context, spec: RunSpec, candidate: Candidate, artifact: Artifact, *, subject: str) -> Measurement:
@@ -126,8 +128,8 @@ def _measured(
     score: AccuracyScore | None,
     artifact: Artifact,
     measured: Measurement,
+    memory: int | None,
 ) -> Verdict:
-    memory = measured.server.peak_memory_bytes if measured.server else None
     checks = (*checks, *goodput.judge(measured.at(slo.at), slo, peak_memory_bytes=memory))
     best = goodput.best_load(measured.loads, slo, peak_memory_bytes=memory)
     missed = any(check.ok is False for check in checks)

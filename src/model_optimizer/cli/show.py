@@ -33,9 +33,10 @@ def show_summary(console: Console, manifest: RunManifest) -> None:
         outcome = f"[{style}]{verdict.outcome.replace('_', ' ')}{mark}[/]"
         rise = DASH if verdict.accuracy is None else f"{verdict.accuracy.perplexity_rise:+.1%}"
         table.add_row(*_row(verdict.candidate, outcome, verdict.measurement), rise)
+    memory = "the host's peak, not the GPU's" if manifest.host and manifest.host.gpus else "peak"
     console.print()
     console.print(table)
-    console.print("[dim]measured at the lightest load; TTFT and TPOT: medians; memory: peak[/]")
+    console.print(f"[dim]measured at the lightest load; TTFT and TPOT: medians; memory: {memory}[/]")
     console.print()
     console.print(headline(manifest))
 

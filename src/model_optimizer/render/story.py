@@ -220,6 +220,8 @@ def cautions(manifest: RunManifest, series: tuple[Series, ...]) -> tuple[Caution
 def _remarks(manifest: RunManifest, series: tuple[Series, ...]) -> Iterator[tuple[str, str]]:
     if manifest.spec.trust_remote_code:
         yield "trust_remote_code was on: code that came with the checkpoint was run.", ""
+    if manifest.host and manifest.host.gpus:
+        yield "Memory is that of the host (PSS of the server's processes); GPU memory is not measured.", ""
     for s in series:
         for result in s.loads:
             place = f"{s.name} at {result.load}"

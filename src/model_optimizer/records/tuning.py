@@ -1,0 +1,214 @@
+"""Engine parameters that are searched, what each trial gave, and what was proven about the winner."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from model_optimizer.records.base import Record
+from model_optimizer.records.measurement import LoadResult, ServerStats
+from model_optimizer.records.simulation import StepModel
+from model_optimizer.records.verdict import Failure
+from model_optimizer.records.workload import SLO, Load, TrafficProfile
+from model_optimizer.units import Seconds, Share
+
+Scalar = str | int | float | bool
+Settings = dict[str, Scalar]
+"""Parameter → value, in the engine's own names. A parameter that is absent is left to the engine."""
+
+LoadKind = Literal["rate", "concurrency"]
+TrialRole = Literal["default", "seed", "search", "confirm"]
+
+
+class Parameter(Record):
+    """One parameter that may be searched here. ``values`` are what may be tried, in order where ``is_ordered``.
+
+    ``default`` is what the engine takes when it is not told (``None``: it decides at start). ``needs`` holds settings of
+    other parameters without which this one means nothing (``{"enable_chunked_prefill": True}``).
+    """
+
+    name: str
+    values: Annotated[tuple[Scalar, ...], Field(min_length=1)]
+    default: Scalar | None = None
+    is_ordered: bool = True
+    needs: Settings = {}
+    effect: str = ""
+    source: str | None = None
+
+
+class Space(Record):
+    """What is searched: parameters, and what was left out with the reason."""
+
+    engine: str
+    version: str
+    parameters: tuple[Parameter, ...]
+    left_out: dict[str, str] = {}
+
+
+class LoadPoint(Record):
+    """One load that was tried in a search for the boundary. ``margin`` is the room to the tightest limit as a share of
+    that limit (negative: broken).
+    """
+
+    load: Load
+    kept: bool
+    margin: float
+    result: LoadResult
+
+
+class Boundary(Record):
+    """The highest load that keeps the SLO, between ``kept`` and ``broken``, both measured.
+
+    ``kept`` ``None``: not even the lightest load kept it. ``broken`` ``None``: no load that was tried broke it, so the
+    truth is higher. ``goodput_per_s`` is the goodput measured at ``kept`` (0 without it). ``crossing`` is where the
+    margin is zero by interpolation, with its 95 % interval over redrawn requests.
+    """
+
+    kept: Load | None = None
+    broken: Load | None = None
+    goodput_per_s: float = 0.0
+    crossing: float | None = None
+    crossing_ci95: tuple[float, float] | None = None
+    points: tuple[LoadPoint, ...] = ()
+
+
+class Trial(Record):
+    """One start of the server with these settings, and what it held.
+
+    ``outcome``: ``measured``; ``failed`` (crashed, hung, out of memory: ``failure`` says what diagnose makes of it);
+    ``simulated`` (the simulation put it so far below the best that no server was started); ``interrupted``.
+    """
+
+    number: int
+    role: TrialRole
+    settings: Settings
+    outcome: Literal["measured", "failed", "simulated", "interrupted"]
+    why: str
+    boundary: Boundary | None = None
+    predicted: Prediction | None = None
+    server: ServerStats | None = None
+    failure: Failure | None = None
+    ready_s: float = 0.0
+    seconds: float = 0.0
+    traces_key: str | None = None
+
+    @property
+    def goodput_per_s(self) -> float:
+        """Goodput at the boundary; 0 where nothing was kept."""
+        return self.boundary.goodput_per_s if self.boundary is not None else 0.0
+
+
+class Prediction(Record):
+    """What the simulation said before the trial."""
+
+    load: Load | None
+    goodput_per_s: float
+    ttft_p99_s: float | None = None
+    tpot_p99_s: float | None = None
+
+
+class Agreement(Record):
+    """Prediction against measurement over the trials that have both.
+
+    ``goodput_error_p50`` and ``ttft_p99_error_p50`` are medians of |predicted − measured| / measured; ``rank`` is
+    Spearman's correlation of goodput; ``false_passes`` counts loads predicted to be kept that were measured broken.
+    """
+
+    num_trials: int
+    goodput_error_p50: float | None = None
+    ttft_p99_error_p50: float | None = None
+    rank: float | None = None
+    false_passes: int = 0
+    num_loads: int = 0
+
+
+class Confirmation(Record):
+    """Winner against default in interleaved repeats, each a server start of its own.
+
+    ``ratio`` = goodput of the winner / default's, over the repeats of ``order`` (``ABBA``: A is the default), with the
+    95 % interval; ``None`` where the default kept nothing. ``held_out`` compares shapes of traffic that the search did
+    not see, at one load: {shape: {ttft_p99: (default, winner)}} in seconds.
+    """
+
+    order: str
+    default: tuple[Boundary, ...]
+    winner: tuple[Boundary, ...]
+    ratio: float | None = None
+    ratio_ci95: tuple[float, float] | None = None
+    verdict: Literal["better", "no difference", "worse", "not enough evidence"]
+    held_out: dict[str, dict[str, tuple[float, float]]] = {}
+
+
+class StressResult(Record):
+    """The winner under the worst that its settings allow: longest prompts in all slots, a burst after idleness, and
+    clients that hang up.
+    """
+
+    passed: bool
+    phases: dict[str, str]
+    num_requests: int
+    num_errors: int
+    preemptions: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_gpu_memory_bytes: int | None = None
+    failure: Failure | None = None
+
+
+class TuningBudget(Record):
+    """When the search ends. ``wall`` counts everything: starts, loads, confirmation."""
+
+    wall: Seconds = 1200.0
+    trials: Annotated[int, Field(gt=0)] = 12
+
+
+class TuningSpec(Record):
+    """How to tune. ``kind``: whether the boundary is sought over arrival rates (SLO claims) or over users at once.
+
+    ``share``: of the requests that must keep all limits at the boundary; ``precision``: how closely the boundary is
+    sought; ``seconds_per_load``: the window of one load inside a trial.
+    """
+
+    budget: TuningBudget = TuningBudget()
+    kind: LoadKind = "rate"
+    share: Share = 0.99
+    precision: Share = 0.08
+    seconds_per_load: Seconds = 20.0
+    order: str = "ABBA"
+    parameters: tuple[str, ...] = ()
+    fixed: Settings = {}
+
+
+class Tuning(Record):
+    """A whole search. ``winner`` is the number of the trial that was chosen; 0 is the engine's default."""
+
+    engine: str
+    engine_version: str
+    scheme: str
+    traffic: TrafficProfile
+    slo: SLO
+    spec: TuningSpec
+    space: Space
+    steps: StepModel | None = None
+    trials: tuple[Trial, ...] = ()
+    winner: int | None = None
+    agreement: Agreement | None = None
+    confirmation: Confirmation | None = None
+    stress: StressResult | None = None
+    importance: dict[str, float] = {}
+    command: str | None = None
+    seconds: float = 0.0
+    ended: str = ""
+
+    @property
+    def default(self) -> Trial | None:
+        """Trial 0."""
+        return self.trials[0] if self.trials else None
+
+    @property
+    def best(self) -> Trial | None:
+        """The winner's trial."""
+        return next((trial for trial in self.trials if trial.number == self.winner), None)
+
+
+Trial.model_rebuild()

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from model_optimizer.records.base import Record
+from model_optimizer.records.candidate import Candidate
 from model_optimizer.records.measurement import LoadResult, ServerStats
-from model_optimizer.records.simulation import StepModel
+from model_optimizer.records.simulation import StepModel, StepSample
 from model_optimizer.records.verdict import Failure
 from model_optimizer.records.workload import SLO, Load, TrafficProfile
 from model_optimizer.units import Seconds, Share
@@ -24,8 +25,8 @@ TrialRole = Literal["default", "seed", "search", "confirm"]
 class Parameter(Record):
     """One parameter that may be searched here. ``values`` are what may be tried, in order where ``is_ordered``.
 
-    ``default`` is what the engine takes when it is not told (``None``: it decides at start). ``needs`` holds settings of
-    other parameters without which this one means nothing (``{"enable_chunked_prefill": True}``).
+    ``default`` is what the engine takes when it is not told (``None``: it decides at start). ``needs`` holds settings
+    of other parameters without which this one means nothing (``{"enable_chunked_prefill": True}``).
     """
 
     name: str
@@ -73,32 +74,6 @@ class Boundary(Record):
     points: tuple[LoadPoint, ...] = ()
 
 
-class Trial(Record):
-    """One start of the server with these settings, and what it held.
-
-    ``outcome``: ``measured``; ``failed`` (crashed, hung, out of memory: ``failure`` says what diagnose makes of it);
-    ``simulated`` (the simulation put it so far below the best that no server was started); ``interrupted``.
-    """
-
-    number: int
-    role: TrialRole
-    settings: Settings
-    outcome: Literal["measured", "failed", "simulated", "interrupted"]
-    why: str
-    boundary: Boundary | None = None
-    predicted: Prediction | None = None
-    server: ServerStats | None = None
-    failure: Failure | None = None
-    ready_s: float = 0.0
-    seconds: float = 0.0
-    traces_key: str | None = None
-
-    @property
-    def goodput_per_s(self) -> float:
-        """Goodput at the boundary; 0 where nothing was kept."""
-        return self.boundary.goodput_per_s if self.boundary is not None else 0.0
-
-
 class Prediction(Record):
     """What the simulation said before the trial."""
 
@@ -106,6 +81,52 @@ class Prediction(Record):
     goodput_per_s: float
     ttft_p99_s: float | None = None
     tpot_p99_s: float | None = None
+
+
+class TrialRun(Record):
+    """One start of a server with these settings: what the loads gave, or why it failed.
+
+    ``samples`` are step times for the simulation, where the trial also calibrated; ``kv_tokens`` is the KV cache's room
+    as the engine says it. ``held_out`` holds other shapes of traffic, measured once each.
+    """
+
+    boundary: Boundary | None = None
+    samples: tuple[StepSample, ...] = ()
+    kv_tokens: int | None = None
+    held_out: dict[str, LoadResult] = {}
+    engine_version: str = ""
+    server: ServerStats | None = None
+    failure: Failure | None = None
+    ready_s: float = 0.0
+    seconds: float = 0.0
+    measured_at: str = ""
+    traces_key: str | None = None
+
+
+class Trial(Record):
+    """Settings that were proposed, why, what was predicted, and what came of it.
+
+    ``outcome``: ``measured``; ``failed`` (crashed, hung, out of memory: the run's ``failure`` says what diagnose makes
+    of it); ``skipped`` (the simulation put it so far below the best that no server was started).
+    """
+
+    number: int
+    role: TrialRole
+    settings: Settings
+    outcome: Literal["measured", "failed", "skipped"]
+    why: str
+    predicted: Prediction | None = None
+    run: TrialRun | None = None
+
+    @property
+    def boundary(self) -> Boundary | None:
+        """The run's."""
+        return self.run.boundary if self.run is not None else None
+
+    @property
+    def goodput_per_s(self) -> float:
+        """Goodput at the boundary; 0 where nothing was kept."""
+        return self.boundary.goodput_per_s if self.boundary is not None else 0.0
 
 
 class Agreement(Record):
@@ -180,11 +201,12 @@ class TuningSpec(Record):
 
 
 class Tuning(Record):
-    """A whole search. ``winner`` is the number of the trial that was chosen; 0 is the engine's default."""
+    """The search for one candidate's settings. ``winner`` is the number of the trial that was chosen; trial 0 is the
+    engine's default. ``confirmation`` compares it with ``reference``'s default (a label; by default this candidate's).
+    """
 
-    engine: str
+    candidate: Candidate
     engine_version: str
-    scheme: str
     traffic: TrafficProfile
     slo: SLO
     spec: TuningSpec
@@ -194,6 +216,7 @@ class Tuning(Record):
     winner: int | None = None
     agreement: Agreement | None = None
     confirmation: Confirmation | None = None
+    reference: str | None = None
     stress: StressResult | None = None
     importance: dict[str, float] = {}
     command: str | None = None
@@ -209,6 +232,3 @@ class Tuning(Record):
     def best(self) -> Trial | None:
         """The winner's trial."""
         return next((trial for trial in self.trials if trial.number == self.winner), None)
-
-
-Trial.model_rebuild()

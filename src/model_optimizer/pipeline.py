@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-from model_optimizer.diagnosis import diagnose
 from model_optimizer.errors import ModelOptimizerError, StageFailure
 from model_optimizer.evaluators import logits
-from model_optimizer.kb.causes import causes
 from model_optimizer.metrics import goodput
 from model_optimizer.records.artifact import Artifact
 from model_optimizer.records.candidate import Candidate, PlannedCandidate
 from model_optimizer.records.measurement import AccuracyScore, Measurement
 from model_optimizer.records.run import Baseline, Reference, RunManifest, RunSpec
-from model_optimizer.records.verdict import Check, Failure, Outcome, Verdict
+from model_optimizer.records.verdict import Check, Outcome, Verdict
 from model_optimizer.records.workload import SLO
 from model_optimizer.stages import build, loadtest, reference, validate
 from model_optimizer.stages.choose import choose, nearest
 from model_optimizer.stages.context import Context
+from model_optimizer.stages.failing import as_failure
 from model_optimizer.stages.installed import installed_facts
 from model_optimizer.stages.intake import Opened, open_model
 from model_optimizer.stages.plan import make_plan
@@ -152,7 +150,7 @@ def _verdict(
     failure: StageFailure | None = None,
 ) -> Verdict:
     missed = [f"{c.name}: {c.found}, limit {c.limit}" for c in checks if c.ok is False]
-    told = failure and _failure(failure, candidate.engine)
+    told = failure and as_failure(failure, candidate.engine)
     reason = "; ".join(missed) or "every limit is kept"
     if told:
         reason = f"{told.what}: {told.finding.title if told.finding else told.cause}"
@@ -165,23 +163,6 @@ def _verdict(
         artifact=artifact,
         artifact_bytes=artifact and artifact.size_bytes,
         failure=told,
-    )
-
-
-def _failure(failure: StageFailure, engine: str) -> Failure:
-    """The error as data, with what the knowledge base of causes makes of its log."""
-    finding = None
-    if failure.log is not None and Path(failure.log).is_file():
-        with Path(failure.log).open("rb") as log:
-            finding = next(iter(diagnose(log, causes(), engine=engine).findings), None)
-    return Failure(
-        error=type(failure).__name__,
-        what=failure.what,
-        cause=failure.cause,
-        fix="; ".join(finding.fix) if finding else failure.fix,
-        evidence=failure.evidence,
-        log=failure.log,
-        finding=finding,
     )
 
 

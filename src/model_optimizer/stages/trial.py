@@ -140,7 +140,7 @@ class _Trial:
             yield load
 
     def _one(self, server: RunningServer, load: Load) -> None:
-        """Measure one load and judge it. Its prompts are the same in every trial of this leg, and new to this server."""
+        """Measure one load and judge it. Every trial of a leg meets the same prompts, each new to its server."""
         result, traces = self._drive(server, self._inputs.traffic, load)
         result = with_goodput(result, traces, self._inputs.slo)
         found = point(result, self._inputs.slo, self._inputs.share)

@@ -19,6 +19,7 @@ Settings = dict[str, Scalar]
 """Parameter → value, in the engine's own names. A parameter that is absent is left to the engine."""
 
 LoadKind = Literal["rate", "concurrency"]
+Proof = Literal["better", "no difference", "worse", "not enough evidence"]
 TrialRole = Literal["default", "seed", "search", "confirm"]
 
 
@@ -157,7 +158,7 @@ class Confirmation(Record):
     winner: tuple[Boundary, ...]
     ratio: float | None = None
     ratio_ci95: tuple[float, float] | None = None
-    verdict: Literal["better", "no difference", "worse", "not enough evidence"]
+    verdict: Proof
     held_out: dict[str, dict[str, tuple[float, float]]] = {}
 
 

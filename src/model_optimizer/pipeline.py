@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 from model_optimizer.errors import ModelOptimizerError, StageFailure
 from model_optimizer.evaluators import logits
 from model_optimizer.metrics import goodput
 from model_optimizer.records.artifact import Artifact
-from model_optimizer.records.candidate import Candidate, PlannedCandidate
+from model_optimizer.records.candidate import Candidate, Plan, PlannedCandidate
 from model_optimizer.records.measurement import AccuracyScore, Measurement
 from model_optimizer.records.run import Baseline, Reference, RunManifest, RunSpec
+from model_optimizer.records.tuning import TuningSpec
 from model_optimizer.records.verdict import Check, Outcome, Verdict
 from model_optimizer.records.workload import SLO
 from model_optimizer.stages import build, loadtest, reference, validate
@@ -25,42 +28,93 @@ from model_optimizer.store.journal import now
 
 def optimize(spec: RunSpec, ctx: Context) -> RunManifest:
     """From a request to a winner with its evidence. Running it again continues where it stopped."""
-    try:
-        opened = open_model(ctx, spec.model)
-        ctx.update(model=opened.model)
-        facts = installed_facts(ctx)
-        plan = make_plan(spec, opened.model, ctx.host, installed=ctx.toolbox.installed(), facts=facts)
-        ctx.update(plan=plan)
-        ctx.emit("planned", candidates=[p.candidate.label for p in plan.candidates], refused=len(plan.refused))
-
+    with _recorded(ctx):
+        opened, plan = _planned(spec, ctx)
         base = baseline(ctx, spec, opened, plan.baseline)
         ctx.update(baseline=base)
 
         judge_all(ctx, spec, opened, base, plan.candidates)
-        winner = choose(ctx.manifest.verdicts, spec.objective)
-        close = None if winner else nearest(ctx.manifest.verdicts)
-        ctx.update(
-            winner=winner and winner.candidate.id,
-            winner_artifact=winner and winner.artifact,
-            nearest=close and close.candidate.id,
-            status="finished",
-            finished_at=now(),
-        )
+        if spec.tuning is not None:
+            from model_optimizer.stages.finalists import tune_finalists  # TEMP
+
+            tuned = tune_finalists(ctx, spec, opened, ctx.manifest.verdicts, spec.tuning)
+            for verdict in tuned[:1]:  # the best of them, under all loads of the request
+                _conclude(ctx, judge(ctx, spec, opened, base.reference, verdict.candidate))
+        _finish(ctx, spec)
+    return ctx.manifest
+
+
+def tune_only(spec: RunSpec, ctx: Context) -> RunManifest:
+    """From a request to the settings that hold the most load: gate and search, without baseline and load test."""
+    with _recorded(ctx):
+        opened, plan = _planned(spec, ctx)
+        said = reference_outputs(ctx, spec, opened, plan.baseline)
+        passed = []
+        for item in plan.candidates[: spec.budget.candidates]:
+            gated = gate(ctx, spec, opened, said, item.candidate)
+            if gated.outcome == "not_tried":
+                passed.append(gated)
+            else:
+                _conclude(ctx, gated)
+        from model_optimizer.stages.finalists import tune_finalists  # TEMP
+
+        for verdict in tune_finalists(ctx, spec, opened, passed, spec.tuning or TuningSpec()):
+            _conclude(ctx, verdict)
+        _finish(ctx, spec)
+    return ctx.manifest
+
+
+def _planned(spec: RunSpec, ctx: Context) -> tuple[Opened, Plan]:
+    opened = open_model(ctx, spec.model)
+    ctx.update(model=opened.model)
+    facts = installed_facts(ctx)
+    plan = make_plan(spec, opened.model, ctx.host, installed=ctx.toolbox.installed(), facts=facts)
+    ctx.update(plan=plan)
+    ctx.emit("planned", candidates=[p.candidate.label for p in plan.candidates], refused=len(plan.refused))
+    return opened, plan
+
+
+@contextlib.contextmanager
+def _recorded(ctx: Context) -> Iterator[None]:
+    """However it ends, the manifest says so."""
+    try:
+        yield
     except KeyboardInterrupt:
         ctx.update(status="interrupted", finished_at=now())
         raise
     except ModelOptimizerError as error:
         ctx.update(status="failed", finished_at=now(), error=error.as_dict())
         raise
-    return ctx.manifest
+
+
+def _finish(ctx: Context, spec: RunSpec) -> None:
+    winner = choose(ctx.manifest.verdicts, spec.objective)
+    close = None if winner else nearest(ctx.manifest.verdicts)
+    ctx.update(
+        winner=winner and winner.candidate.id,
+        winner_artifact=winner and winner.artifact,
+        nearest=close and close.candidate.id,
+        status="finished",
+        finished_at=now(),
+    )
+
+
+def _conclude(ctx: Context, verdict: Verdict) -> None:
+    """One more verdict, saved as soon as it is known."""
+    ctx.update(verdicts=(*ctx.manifest.verdicts, verdict))
+    ctx.emit("verdict", candidate=verdict.candidate.label, outcome=verdict.outcome, reason=verdict.reason)
+
+
+def reference_outputs(ctx: Context, spec: RunSpec, opened: Opened, candidate: Candidate) -> Reference | None:
+    """What the unoptimised model says, for the gate; ``None`` where the request leaves the gate out."""
+    if not spec.validate_accuracy:
+        return None
+    return ctx.run(reference, reference.inputs(opened.reference, candidate, spec.accuracy), subject="baseline")
 
 
 def baseline(ctx: Context, spec: RunSpec, opened: Opened, candidate: Candidate) -> Baseline:
     """The unoptimised model under the same prompts and definitions, and its outputs for later comparison."""
-    said = None
-    if spec.validate_accuracy:
-        inputs = reference.inputs(opened.reference, candidate, spec.accuracy)
-        said = ctx.run(reference, inputs, subject="baseline")
+    said = reference_outputs(ctx, spec, opened, candidate)
     # Served one request at a time, so heavier loads would only measure its queue.
     lightest = spec.model_copy(update={"traffic": spec.traffic.model_copy(update={"loads": spec.traffic.loads[:1]})})
     measured = measure(ctx, lightest, candidate, opened.reference, subject="baseline")
@@ -73,18 +127,16 @@ def judge_all(
     """Judge candidates best first until the budget ends; each verdict is saved as soon as it is known."""
     started = time.monotonic()
     for number, item in enumerate(planned):
-        verdicts = ctx.manifest.verdicts
-        stop = _budget_end(spec, number, time.monotonic() - started, verdicts)
+        stop = _budget_end(spec, number, time.monotonic() - started, ctx.manifest.verdicts)
         if stop:
             verdict = Verdict(candidate=item.candidate, outcome="not_tried", reason=stop)
         else:
             verdict = judge(ctx, spec, opened, base.reference, item.candidate)
-        ctx.update(verdicts=(*verdicts, verdict))
-        ctx.emit("verdict", candidate=item.candidate.label, outcome=verdict.outcome, reason=verdict.reason)
+        _conclude(ctx, verdict)
 
 
-def judge(ctx: Context, spec: RunSpec, opened: Opened, said: Reference | None, candidate: Candidate) -> Verdict:
-    """One candidate: build it, compare it with the reference, put it under load. Cheap gates first."""
+def gate(ctx: Context, spec: RunSpec, opened: Opened, said: Reference | None, candidate: Candidate) -> Verdict:
+    """Build the candidate and compare it with the reference: ``not_tried`` (under load) where it passes."""
     score: AccuracyScore | None = None
     checks: tuple[Check, ...] = ()
     artifact: Artifact | None = None
@@ -100,14 +152,25 @@ def judge(ctx: Context, spec: RunSpec, opened: Opened, said: Reference | None, c
             )
             score = ctx.run(validate, inputs, subject=candidate.label)
             checks = logits.judge(score, spec.accuracy)
-            if any(check.ok is False for check in checks):
-                return _verdict(candidate, "loses_accuracy", checks, score, artifact)
-        measured = measure(ctx, spec, candidate, artifact, subject=candidate.label)
     except StageFailure as failure:  # one candidate failing is a result, not the end of the run
         return _verdict(candidate, "failed", checks, score, artifact, failure=failure)
+    lost = any(check.ok is False for check in checks)
+    return _verdict(candidate, "loses_accuracy" if lost else "not_tried", checks, score, artifact)
+
+
+def judge(ctx: Context, spec: RunSpec, opened: Opened, said: Reference | None, candidate: Candidate) -> Verdict:
+    """One candidate: build it, compare it with the reference, put it under load. Cheap gates first."""
+    gated = gate(ctx, spec, opened, said, candidate)
+    artifact = gated.artifact
+    if gated.outcome != "not_tried" or artifact is None:
+        return gated
+    try:
+        measured = measure(ctx, spec, candidate, artifact, subject=candidate.label)
+    except StageFailure as failure:
+        return _verdict(candidate, "failed", gated.checks, gated.accuracy, artifact, failure=failure)
     # On a GPU machine the memory that counts is the GPU's, which is not measured yet: no limit is judged by another.
     memory = measured.server.peak_memory_bytes if measured.server and not ctx.host.gpus else None
-    return _measured(candidate, spec.slo, checks, score, artifact, measured, memory)
+    return _measured(candidate, spec.slo, gated.checks, gated.accuracy, artifact, measured, memory)
 
 
 def measure(ctx: Context, spec: RunSpec, candidate: Candidate, artifact: Artifact, *, subject: str) -> Measurement:

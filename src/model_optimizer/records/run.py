@@ -12,6 +12,7 @@ from model_optimizer.records.candidate import Candidate, Plan
 from model_optimizer.records.hardware import HostSpec
 from model_optimizer.records.measurement import Generation, Measurement
 from model_optimizer.records.model import ModelSpec
+from model_optimizer.records.tuning import Tuning, TuningSpec
 from model_optimizer.records.verdict import Verdict
 from model_optimizer.records.workload import SLO, AccuracyLimits, Objective, TrafficProfile
 from model_optimizer.units import Seconds
@@ -47,6 +48,7 @@ class RunSpec(Record):
     schemes: tuple[str, ...] = ()
     max_model_len: Annotated[int, Field(gt=0)] | None = None
     budget: Budget = Budget()
+    tuning: TuningSpec | None = None
     trust_remote_code: bool = False
     tools: dict[str, ToolConfig] = {}
     origin: dict[str, Origin] = {}
@@ -104,6 +106,7 @@ class RunManifest(Record):
     baseline: Baseline | None = None
     stages: tuple[StageRecord, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    tunings: tuple[Tuning, ...] = ()
     winner: str | None = None
     winner_artifact: Artifact | None = None
     nearest: str | None = None

@@ -188,7 +188,8 @@ class TuningSpec(Record):
     """How to tune. ``kind``: whether the boundary is sought over arrival rates (SLO claims) or over users at once.
 
     ``share``: of the requests that must keep all limits at the boundary; ``precision``: how closely the boundary is
-    sought; ``seconds_per_load``: the window of one load inside a trial.
+    sought; ``seconds_per_load``: the window of one load inside a trial. ``order`` of the repeats that confirm: A is the
+    reference's default, B the winner, C the default of the winner's own candidate where that is another.
     """
 
     budget: TuningBudget = TuningBudget()
@@ -203,7 +204,8 @@ class TuningSpec(Record):
 
 class Tuning(Record):
     """The search for one candidate's settings. ``winner`` is the number of the trial that was chosen; trial 0 is the
-    engine's default. ``confirmation`` compares it with ``reference``'s default (a label; by default this candidate's).
+    engine's default. ``confirmation`` compares it with ``reference``'s default (a label: another candidate's or this
+    one's); where that is another's, ``over_own_default`` compares it with this one's.
     """
 
     candidate: Candidate
@@ -217,6 +219,7 @@ class Tuning(Record):
     winner: int | None = None
     agreement: Agreement | None = None
     confirmation: Confirmation | None = None
+    over_own_default: Confirmation | None = None
     reference: str | None = None
     stress: StressResult | None = None
     importance: dict[str, float] = {}

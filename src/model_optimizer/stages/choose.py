@@ -24,6 +24,19 @@ def nearest(verdicts: Sequence[Verdict]) -> Verdict | None:
     return max(measured, key=_worst_margin, default=None)
 
 
+def by_merit(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Those that were built and passed the gate, best first: most goodput, then the smallest miss.
+
+    What was not put under load keeps its place in the plan's order.
+    """
+    passed = [v for v in verdicts if v.artifact is not None and v.outcome not in ("failed", "loses_accuracy")]
+
+    def merit(verdict: Verdict) -> tuple[float, float]:
+        return verdict.goodput_per_s or 0.0, _worst_margin(verdict) if verdict.measurement is not None else 0.0
+
+    return sorted(passed, key=merit, reverse=True)
+
+
 def _value(verdict: Verdict, objective: Objective) -> float:
     if objective == "quality" and verdict.accuracy is not None:
         return -verdict.accuracy.kl_mean

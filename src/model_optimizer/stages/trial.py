@@ -143,7 +143,7 @@ class _Trial:
         """Measure one load and judge it. Every trial of a leg meets the same prompts, each new to its server."""
         result, traces = self._drive(server, self._inputs.traffic, load)
         result = with_goodput(result, traces, self._inputs.slo)
-        found = point(result, self._inputs.slo, self._inputs.share)
+        found = point(result, traces, self._inputs.slo, self._inputs.share)
         self._points.append(found)
         self.traces.append((load, traces))
         self._ctx.emit(

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from model_optimizer.metrics.goodput import judge, keeps
+from model_optimizer.metrics.goodput import judge, keeps, request_limits
 from model_optimizer.metrics.requests import e2e_s, itl_s, tpot_s, ttft_s
 from model_optimizer.records.measurement import LoadResult, RequestTrace
 from model_optimizer.records.tuning import Boundary, LoadKind, LoadPoint
-from model_optimizer.records.workload import SLO, Limit, Load
+from model_optimizer.records.workload import SLO, LatencyMetric, Limit, Load
 
 GROWTH = 2.0
 CAREFUL_GROWTH = 1.3
@@ -43,18 +43,21 @@ def value_of(load: Load) -> float:
     return float(load.concurrency or load.rate_per_s or 0.0)
 
 
-def point(result: LoadResult, slo: SLO, share: float) -> LoadPoint:
+def point(result: LoadResult, traces: Sequence[RequestTrace], slo: SLO, share: float) -> LoadPoint:
     """Was the SLO kept at this load, and with how much room?
 
     Kept: every limit of the SLO is kept, and at least ``share`` of all requests, failed ones included, kept all
-    latency limits. The margin is the smallest of the limits' margins; −1 where nothing succeeded.
+    latency limits. The margin is the smallest of the limits' margins and of 1 − the ``share`` quantile of each
+    request's largest latency ÷ limit; never below −1, which also stands for a load at which nothing succeeded.
     """
     margins = [check.margin for check in judge(result, slo) if check.margin is not None]
+    enough = True
     if slo.latency_limits:
-        margins.append((result.good_share - share) / max(1.0 - share, 0.01))
+        margins.append(_room_for_share(_values(traces, slo), _bounds(slo), share))
+        enough = result.good_share >= share
     answered = result.num_requests > result.num_errors
     margin = max(-1.0, min(margins, default=1.0)) if answered else -1.0
-    kept = keeps(result, slo) and (not slo.latency_limits or result.good_share >= share)
+    kept = keeps(result, slo) and enough
     return LoadPoint(load=result.load, kept=kept, margin=margin if kept else min(margin, -1e-9), result=result)
 
 
@@ -170,9 +173,7 @@ class Leg:
         """The tightest limit's room, as in ``point``; requests that failed are infinitely late."""
         limits = self._slo.latency_limits
         room = [(limit.limit - _statistic(values[:, at], limit)) / limit.limit for at, limit in enumerate(limits)]
-        good = np.all(values <= np.array([limit.limit for limit in limits]), axis=1).mean()
-        room.append((float(good) - self._share) / max(1.0 - self._share, 0.01))
-        return max(-1.0, min(room))
+        return max(-1.0, min(*room, _room_for_share(values, _bounds(self._slo), self._share)))
 
 
 def interval(legs: Sequence[Leg], *, draws: int = 400, seed: int = 0) -> tuple[float, float] | None:
@@ -196,7 +197,7 @@ def crossings(legs: Sequence[Leg], *, draws: int, seed: int) -> list[float | Non
 
 
 _LATE = 1e9
-_OF_ONE_REQUEST: dict[str, Callable[[RequestTrace], float | None]] = {
+_OF_ONE_REQUEST: dict[LatencyMetric, Callable[[RequestTrace], float | None]] = {
     "ttft": ttft_s,
     "tpot": tpot_s,
     "e2e": e2e_s,
@@ -204,13 +205,28 @@ _OF_ONE_REQUEST: dict[str, Callable[[RequestTrace], float | None]] = {
 }
 
 
+def _bounds(slo: SLO) -> Floats:
+    """One request's limit for each of the SLO's latency limits, seconds: see ``request_limits``."""
+    loosest = request_limits(slo)
+    return np.array([loosest[_latency(limit)] for limit in slo.latency_limits], dtype=np.float64)
+
+
+def _latency(limit: Limit) -> LatencyMetric:
+    return limit.metric  # type: ignore[return-value]  # the SLO's latency limits are of latency metrics
+
+
+def _room_for_share(values: Floats, bounds: Floats, share: float) -> float:
+    """1 − the ``share`` quantile of each request's largest latency ÷ limit: zero where exactly that share is good."""
+    return 1.0 - float(np.quantile((values / bounds).max(axis=1), share))
+
+
 def _values(traces: Sequence[RequestTrace], slo: SLO) -> Floats:
     """One row a request, one column a latency limit, seconds."""
-    rows = [[_latency(trace, limit.metric) for limit in slo.latency_limits] for trace in traces]
+    rows = [[_of(trace, _latency(limit)) for limit in slo.latency_limits] for trace in traces]
     return np.array(rows or [[_LATE] * len(slo.latency_limits)], dtype=np.float64)
 
 
-def _latency(trace: RequestTrace, metric: str) -> float:
+def _of(trace: RequestTrace, metric: LatencyMetric) -> float:
     if trace.error is not None:
         return _LATE
     value = _OF_ONE_REQUEST[metric](trace)

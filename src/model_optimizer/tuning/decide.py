@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model_optimizer.records.tuning import Agreement, Boundary, Confirmation, Proof, Trial
+from model_optimizer.records.tuning import Agreement, Boundary, Confirmation, Prediction, Proof, Trial
 from model_optimizer.tuning.boundary import Leg, crossings, value_of
 
 DRAWS = 1000
@@ -21,6 +21,11 @@ def held(found: Boundary | None) -> float:
     return found.crossing if found.crossing is not None else value_of(found.kept)
 
 
+def foreseen(predicted: Prediction) -> float:
+    """The load at the predicted boundary, users or requests a second; 0 where no load was predicted to be kept."""
+    return value_of(predicted.load) if predicted.load is not None else 0.0
+
+
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
     """Measured trials that kept the SLO somewhere, best first: the highest load held; of equals, the earliest."""
     kept = [trial for trial in trials if trial.outcome == "measured" and held(trial.boundary) > 0]
@@ -30,13 +35,13 @@ def ranked(trials: Sequence[Trial]) -> list[Trial]:
 def agreement(trials: Sequence[Trial]) -> Agreement | None:
     """Prediction against measurement over the trials that have both; ``None`` where none has.
 
-    Goodput is compared at the boundary. A false pass is a load at or below the predicted boundary that was measured
+    The load at the boundary is compared. A false pass is a load at or below the predicted boundary that was measured
     and broke the SLO; loads within 5 % of it are left out, since there both answers are right.
     """
     pairs = [(t.predicted, t.boundary) for t in trials if t.predicted is not None and t.boundary is not None]
     if not pairs:
         return None
-    predicted = [p.goodput_per_s for p, _ in pairs]
+    predicted = [foreseen(p) for p, _ in pairs]
     measured = [held(b) for _, b in pairs]
     errors = [abs(p - m) / m for p, m in zip(predicted, measured, strict=True) if m > 0]
     below = [

@@ -7,6 +7,7 @@ ones. Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (2011), wit
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -18,8 +19,11 @@ from optuna.trial import TrialState
 from model_optimizer.records.tuning import Parameter, Scalar, Settings
 
 STARTUP_TRIALS = 4
-MAX_DRAWS = 200
-"""Proposals drawn in search of one that is valid and new before the space counts as exhausted."""
+MAX_DRAWS = 30
+"""Proposals of the estimator before it is taken at its word that it wants what was tried already."""
+
+MAX_LUCK = 2000
+"""Random settings drawn then in search of some that are new, before the space counts as exhausted."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -35,6 +39,7 @@ class Search:
     ) -> None:
         self._parameters = tuple(parameters)
         self._invalid = invalid
+        self._rng = random.Random(f"search/{seed}")  # noqa: S311 (settings, not secrets)
         self._known: set[tuple[tuple[str, Scalar], ...]] = set()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -42,11 +47,18 @@ class Search:
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
 
     def ask(self) -> Settings | None:
-        """New settings that are valid and were not told before; ``None`` where none are left to find."""
+        """New settings that are valid and were not told before; ``None`` where none are left to find.
+
+        The estimator knows no "tried already": once it repeats itself, chance takes over, which also explores.
+        """
         for _ in range(MAX_DRAWS):
             trial = self._study.ask()
             settings = self._settings({p.name: _suggest(trial, p) for p in self._parameters})
             self._study.tell(trial, state=TrialState.FAIL)  # what is told later comes with a trial of its own
+            if self._is_new(settings):
+                return settings
+        for _ in range(MAX_LUCK):
+            settings = self._settings({p.name: self._rng.choice(p.values) for p in self._parameters})
             if self._is_new(settings):
                 return settings
         return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from model_optimizer.errors import JobFailed, ServerFailed
-from model_optimizer.pipeline import _failure, _verdict
+from model_optimizer.pipeline import _verdict
 from model_optimizer.records.candidate import Candidate
 from model_optimizer.records.verdict import Check
+from model_optimizer.stages.failing import as_failure
 
 CANDIDATE = Candidate(scheme="bf16", engine="vllm", max_model_len=4096)
 
@@ -19,7 +20,7 @@ def test_a_failed_candidate_carries_the_diagnosis_of_its_log(tmp_path: Path):
         "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 8000): address already in use\n"
     )
     failure = ServerFailed("vllm ended before it was ready", cause="exit 1", fix="read the log", log=str(log))
-    told = _failure(failure, "vllm")
+    told = as_failure(failure, "vllm")
     assert told.finding is not None
     assert told.finding.cause == "port-in-use"
     assert told.finding.evidence.line == 2
@@ -33,7 +34,7 @@ def test_a_log_that_does_not_tell_leaves_the_error_as_it_is(tmp_path: Path):
     log = tmp_path / "build.log"
     log.write_text("Quantizing…\nKilled by its owner\n")
     failure = JobFailed("gguf_quantize failed", cause="exit -15", fix="run it again", log=str(log))
-    told = _failure(failure, "llama.cpp")
+    told = as_failure(failure, "llama.cpp")
     assert told.finding is None
     assert told.fix == "run it again"
 

@@ -21,7 +21,7 @@ from model_optimizer.kb.causes import causes
 from model_optimizer.kb.load import read_yaml
 from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
 from model_optimizer.metrics.goodput import judge
-from model_optimizer.pipeline import optimize
+from model_optimizer.pipeline import optimize, tune_only
 from model_optimizer.planning.explain import request_values
 from model_optimizer.planning.fleet import plan_fleet, targets_of
 from model_optimizer.planning.promises import check_slo
@@ -68,6 +68,23 @@ def run(
     spec: RunSpec, *, show: Emit, output_dir: Path | None = None, remeasure: bool = False, ask: Ask | None = None
 ) -> RunManifest:
     """The whole pipeline. Raises ``ModelOptimizerError``; what was finished before is kept and found again."""
+    return _run(optimize, spec, show=show, output_dir=output_dir, remeasure=remeasure, ask=ask)
+
+
+def tune(spec: RunSpec, *, show: Emit, output_dir: Path | None = None, ask: Ask | None = None) -> RunManifest:
+    """Gate and search alone: the settings that hold the most load within the SLO. Otherwise as ``run``."""
+    return _run(tune_only, spec, show=show, output_dir=output_dir, remeasure=False, ask=ask)
+
+
+def _run(
+    pipeline: Callable[[RunSpec, Context], RunManifest],
+    spec: RunSpec,
+    *,
+    show: Emit,
+    output_dir: Path | None,
+    remeasure: bool,
+    ask: Ask | None,
+) -> RunManifest:
     check_slo(spec.slo)
     place = home()
     host = target_host(spec.gpu, place)
@@ -87,7 +104,7 @@ def run(
     )
     ctx.emit("run_started", run=folder.name, folder=str(folder))
     try:
-        manifest = optimize(spec, ctx)
+        manifest = pipeline(spec, ctx)
     finally:
         write_atomically(folder / "report.html", report_html(ctx.manifest).encode())
     if output_dir is not None:

@@ -34,9 +34,9 @@ def test_requests_that_fail_are_counted_by_kind(mock_engine) -> None:
 
 
 def test_what_does_not_end_in_time_is_an_error(mock_engine) -> None:
-    server = mock_engine("--ttft-ms", 5, "--itl-ms", 400, "--slots", 1)
+    server = mock_engine("--ttft-ms", 5, "--itl-ms", 100, "--slots", 1)
     found = run_stress(
-        Target(base_url=server.url), prompt_tokens=16, output_tokens=4, slots=4, emit=quiet, idle_s=0.0, phase_s=1.5
+        Target(base_url=server.url), prompt_tokens=16, output_tokens=16, slots=4, emit=quiet, idle_s=0.0, phase_s=1.5
     )
     assert not found.passed
     assert "not finished in 2 s" in found.phases["longest prompts, all slots"]

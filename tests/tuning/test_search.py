@@ -53,7 +53,7 @@ def test_equal_answers_get_equal_questions() -> None:
 
 
 def test_better_settings_come_sooner_than_by_chance() -> None:
-    best = {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    best: Settings = {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
     places = [run(100, seed)[0].index(best) for seed in range(8)]
     space = len(run(100)[0])
     assert sum(places) / len(places) < 0.45 * space  # by chance it is half of the space

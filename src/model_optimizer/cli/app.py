@@ -141,6 +141,47 @@ def bench(
 
 
 @app.command()
+def tune(
+    model: Annotated[str | None, typer.Argument(help="A folder, a .gguf file, a hub id, or a request file.")] = None,
+    demo: Annotated[bool, typer.Option(help="The demo model.")] = False,
+    gpu: Gpu = None,
+    traffic: Traffic = None,
+    slo: Slo = None,
+    engine: Engine = None,
+    scheme: Scheme = None,
+    budget: Annotated[str | None, typer.Option(help="Time for everything, e.g. 20min; default 20 min.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Most server starts of the search; default 12.")] = None,
+    kind: Annotated[str | None, typer.Option(help="The load's kind: rate (default) or concurrency.")] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option(help="Search this one (engine's name); may be repeated.")
+    ] = None,
+    set: Annotated[list[str] | None, typer.Option(help="Fix NAME=VALUE in every trial; may be repeated.")] = None,
+    order: Annotated[str | None, typer.Option(help="Repeats that confirm: A default, B winner; default ABBA.")] = None,
+    seconds_per_load: Annotated[str | None, typer.Option(help="Window of one load, default 20s.")] = None,
+    gate: Annotated[bool, typer.Option(help="Leave out the accuracy gate (weights without meaning).")] = True,
+    output_dir: Annotated[Path | None, typer.Option(help="Copy report and winner here.")] = None,
+    json: Json = False,
+) -> None:
+    """The settings with the highest goodput within the SLO, proven.
+
+    Default first, calibrate, simulate, search, confirm against the default in interleaved repeats, stress. Ctrl-C gives
+    the best so far; the same line goes on.
+    """
+    from model_optimizer.cli.tune import tune_command
+
+    flags = {
+        "gpu": gpu, "traffic": traffic, "slo": slo, "engines": engine, "schemes": scheme,
+        "validate_accuracy": None if gate else False,
+    }  # fmt: skip
+    told = {
+        "wall": budget, "trials": trials, "kind": kind, "parameters": parameter, "order": order,
+        "seconds_per_load": seconds_per_load,
+    }  # fmt: skip
+    code = tune_command(model, flags, demo=demo, tuning=told, fixed=set or [], output_dir=output_dir, json=json)
+    raise typer.Exit(code)
+
+
+@app.command()
 def traffic(json: Json = False) -> None:
     """The named traffic profiles."""
     from model_optimizer.cli.commands import traffic_command

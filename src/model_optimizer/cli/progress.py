@@ -86,6 +86,20 @@ class ProgressView:
         style = {"meets_slo": "green", "failed": "red"}.get(outcome, "yellow")
         self.console.print(f"    [{style}]{outcome.replace('_', ' ')}[/] {escape(candidate)}: {escape(reason)}")
 
+    def _on_trial_started(self, number: int, role: str, settings: dict[str, object], why: str, **_: object) -> None:
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(settings.items())) or "the engine's defaults"
+        self.console.print(f"  trial {number}  {escape(listed)}  [dim]{escape(why)}[/]")
+
+    def _on_trial_load(self, load: str, kept: bool, margin: float, **_: object) -> None:
+        style, word = ("green", "keeps") if kept else ("yellow", "breaks")
+        self.console.print(f"    [dim]{escape(load):<10}[/] [{style}]{word} the SLO[/] [dim](margin {margin:+.0%})[/]")
+
+    def _on_trial_finished(self, number: int, outcome: str, holds: float, best: int | None, best_holds: float) -> None:
+        told = f"holds {holds:.3g}" if outcome == "measured" and holds else outcome
+        leads = "" if best is None else f"  [dim]best: trial {best}, {best_holds:.3g}[/]"
+        if outcome != "skipped":
+            self.console.print(f"    trial {number}: {told}{leads}")
+
     def _on_note(self, text: str) -> None:
         self.console.print(f"  [dim]{escape(text)}[/]")
 

@@ -246,9 +246,9 @@ class Tuner:
             "trial_finished",
             number=done.number,
             outcome=done.outcome,
-            held=held(done.boundary),
+            holds=held(done.boundary),
             best=best.number if best else None,
-            best_held=held(best.boundary) if best else 0.0,
+            best_holds=held(best.boundary) if best else 0.0,
         )
 
     def _predict(self, settings: Settings) -> Prediction | None:

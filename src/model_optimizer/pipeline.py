@@ -20,6 +20,7 @@ from model_optimizer.stages import build, loadtest, reference, validate
 from model_optimizer.stages.choose import choose, nearest
 from model_optimizer.stages.context import Context
 from model_optimizer.stages.failing import as_failure
+from model_optimizer.stages.finalists import tune_finalists
 from model_optimizer.stages.installed import installed_facts
 from model_optimizer.stages.intake import Opened, open_model
 from model_optimizer.stages.plan import make_plan
@@ -35,8 +36,6 @@ def optimize(spec: RunSpec, ctx: Context) -> RunManifest:
 
         judge_all(ctx, spec, opened, base, plan.candidates)
         if spec.tuning is not None:
-            from model_optimizer.stages.finalists import tune_finalists  # TEMP
-
             tuned = tune_finalists(ctx, spec, opened, ctx.manifest.verdicts, spec.tuning)
             for verdict in tuned[:1]:  # the best of them, under all loads of the request
                 _conclude(ctx, judge(ctx, spec, opened, base.reference, verdict.candidate))
@@ -56,8 +55,6 @@ def tune_only(spec: RunSpec, ctx: Context) -> RunManifest:
                 passed.append(gated)
             else:
                 _conclude(ctx, gated)
-        from model_optimizer.stages.finalists import tune_finalists  # TEMP
-
         for verdict in tune_finalists(ctx, spec, opened, passed, spec.tuning or TuningSpec()):
             _conclude(ctx, verdict)
         _finish(ctx, spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_optimizer.records.tuning import Boundary, Prediction, Trial, TrialRun
+from model_optimizer.records.tuning import Boundary, PointPrediction, Prediction, Trial, TrialRun
 from model_optimizer.records.workload import Load
 from model_optimizer.tuning.boundary import Leg, boundary, load_of
 from model_optimizer.tuning.decide import agreement, confirm, held, ranked, spearman
@@ -86,11 +86,16 @@ def test_without_a_boundary_there_is_not_enough_evidence() -> None:
 
 
 def test_agreement_counts_errors_ranks_and_false_passes() -> None:
-    found = agreement([trial(0, 10.0, 10.5), trial(1, 14.0, 13.0), trial(2, 8.0, 16.0), trial(3, 9.0)])
-    assert found is not None and found.num_trials == 3
+    wrong = trial(3, 8.0, 16.0)
+    points = wrong.boundary.points if wrong.boundary is not None else ()
+    said = tuple(PointPrediction(load=p.load, kept=True, ttft_p99_s=0.1) for p in points)
+    wrong = wrong.model_copy(update={"predicted_points": said})
+    found = agreement([trial(0, 10.0, 99.0), trial(1, 10.0, 10.5), trial(2, 14.0, 13.0), wrong, trial(4, 9.0)])
+    assert found is not None and found.num_trials == 3  # without the default, and what was not predicted
     assert found.goodput_error_p50 is not None and 0.0 < found.goodput_error_p50 < 0.2
-    assert found.rank == pytest.approx(-0.5)  # ranks 0 1 2 against 1 2 0
-    assert found.false_passes >= 1  # the third was predicted to hold twice of what it held
+    assert found.rank == pytest.approx(-0.5)  # ranks 1 2 0 against 0 1 2
+    assert found.num_passes == 3 and found.false_passes == sum(not p.kept for p in points) > 0
+    assert found.ttft_p99_error_p50 is not None and found.ttft_p99_error_p50 > 0.3
     assert agreement([trial(0, 10.0)]) is None
 
 

@@ -123,7 +123,7 @@ def show_tuning(console: Console, tuning: Tuning) -> None:
         rank = "" if found.rank is None else f", rank correlation {found.rank:.2f}"
         console.print(
             f"[dim]simulation against measurement: median error {format_share(found.goodput_error_p50 or 0)}{rank} "
-            f"over {found.num_trials} trials; {found.false_passes} of {found.num_loads} loads that it let pass did "
+            f"over {found.num_trials} trials; {found.false_passes} of {found.num_passes} loads that it let pass did "
             "not[/]"
         )
     if tuning.stress is not None:

@@ -35,8 +35,20 @@ class Engine(Protocol):
         """The starting parameters for this machine, in the engine's own names."""
         ...
 
+    def default_args(self, fit: Fit) -> dict[str, str | int | float | bool]:
+        """The least that the engine must be told here to start with its *own* defaults: what tuning has to beat."""
+        ...
+
     def launch(self, serve: Serve) -> Launch:
         """The command that serves the artifact on ``127.0.0.1:serve.port``."""
+        ...
+
+    def command(self, serve: Serve) -> str | None:
+        """What a person types to start the same with the engine's own program; ``None`` where it has none."""
+        ...
+
+    def kv_tokens(self, log_text: str, metrics_text: str) -> int | None:
+        """Room of the KV cache in tokens, all sequences together, as the running engine says it."""
         ...
 
     def logits_job(self, model_path: str, reference_path: str, engine_args: dict[str, str | int | float | bool]) -> Job:

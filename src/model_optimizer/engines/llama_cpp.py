@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from model_optimizer.records.model import Format
 from model_optimizer.records.tooling import Fit, Gauges, Job, Launch, Serve, WhyNot
@@ -15,6 +16,24 @@ FORMATS: frozenset[Format] = frozenset({"gguf"})
 _ALIAS = "model"
 _KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_0": 18 / 32}
 _N_UBATCH = 512
+_DEFAULT_SLOTS = 4
+_FLASH = {"enabled": "on", "disabled": "off"}
+_SWITCHES = {
+    "cache_prompt": ("--cache-prompt", "--no-cache-prompt"),
+    "cont_batching": ("--cont-batching", "--no-cont-batching"),
+}
+_OPTIONS = {
+    "n_parallel": "-np",
+    "n_ctx": "-c",
+    "n_threads": "-t",
+    "n_batch": "-b",
+    "n_ubatch": "-ub",
+    "flash_attn_type": "-fa",
+    "cache_type_k": "-ctk",
+    "cache_type_v": "-ctv",
+    "cache_ram_mib": "-cram",
+    "n_gpu_layers": "-ngl",
+}
 # Interpreter, library and buffers that do not grow with the model. Measured 2026-12 on 2 cores of an EPYC 9004 (VM),
 # xllamacpp 2026.10.11549, SmolLM2-135M Q8_0 (138 MiB), after prompts of 900 tokens: peak PSS 223, 381, 564 and 930 MiB
 # with KV caches of 22, 180, 360 and 720 MiB. The formula gives 224, 382, 562 and 922.
@@ -73,17 +92,28 @@ def engine_args(fit: Fit) -> dict[str, str | int | float | bool]:
     }
 
 
-def launch(serve: Serve) -> Launch:
-    """One slot a user, each with room for ``max_model_len`` tokens (``n_ctx`` is shared out evenly among the slots).
+def default_args(fit: Fit) -> dict[str, str | int | float | bool]:
+    """llama-server's own: four slots (its automatic choice), prompts cached in their slots, batches of 2048 and 512.
 
-    ``engine_args`` are llama.cpp's own parameter names; ``n_threads`` is by default one a core; ``omp_wait_policy``
-    (``auto``, ``active``, ``passive``) says how threads wait for each other (workers/llama_cpp_server.py).
+    Only its store of old prompts beside the model (8 GiB) is off: it would answer what was asked before.
+    """
+    return {"n_parallel": _DEFAULT_SLOTS, "cache_ram_mib": 0}
+
+
+def launch(serve: Serve) -> Launch:
+    """One slot a user unless ``n_parallel`` says otherwise, each with room for ``max_model_len`` tokens.
+
+    llama.cpp shares one context (``n_ctx``) out evenly among the slots. ``engine_args`` are its own parameter names;
+    ``n_threads`` is by default one a core; ``omp_wait_policy`` (``auto``, ``active``, ``passive``) says how threads
+    wait for each other (workers/llama_cpp_server.py).
     """
     settings = dict(serve.engine_args)
+    slots = int(settings.pop("n_parallel", serve.concurrency))
+    context = int(settings.pop("n_ctx", slots * serve.max_model_len))
     threads = settings.pop("n_threads", serve.cpu_cores)
     policy = settings.pop("omp_wait_policy", "auto")
     args = ["--model", serve.model_path, "--alias", _ALIAS, "--port", str(serve.port)]
-    args += ["--n-parallel", str(serve.concurrency), "--n-ctx", str(serve.concurrency * serve.max_model_len)]
+    args += ["--n-parallel", str(slots), "--n-ctx", str(context)]
     args += ["--n-threads", str(threads), "--omp-wait-policy", str(policy)]
     for name in sorted(settings):
         args += ["--set", f"{name}={_text(settings[name])}"]
@@ -94,6 +124,26 @@ def launch(serve: Serve) -> Launch:
         served_model=_ALIAS,
         ready_timeout_s=600.0,
     )
+
+
+def command(serve: Serve) -> str | None:
+    """``llama-server`` with the same options, in its own spelling; settings that it has no option for are left out."""
+    settings = {"n_parallel": serve.concurrency, "n_threads": serve.cpu_cores, **serve.engine_args}
+    settings.setdefault("n_ctx", int(settings["n_parallel"]) * serve.max_model_len)
+    words = ["llama-server", "-m", serve.model_path, "--host", "127.0.0.1", "--port", str(serve.port), "--metrics"]
+    for name in sorted(settings):
+        value = settings[name]
+        if name in _SWITCHES:
+            words.append(_SWITCHES[name][0 if value else 1])
+        elif name in _OPTIONS:
+            words += [_OPTIONS[name], _FLASH.get(str(value), str(value)) if name == "flash_attn_type" else str(value)]
+    return shlex.join(words)
+
+
+def kv_tokens(log_text: str, metrics_text: str) -> int | None:
+    """The context that it says it has made, all slots together."""
+    said = re.findall(r"n_ctx\s*=\s*(\d+)", log_text)
+    return int(said[-1]) if said else None
 
 
 def logits_job(model_path: str, reference_path: str, engine_args: dict[str, str | int | float | bool]) -> Job:

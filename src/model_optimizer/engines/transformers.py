@@ -70,6 +70,21 @@ def engine_args(fit: Fit) -> dict[str, str | int | float | bool]:
     return {"dtype": _dtype(fit), "device": "cpu"}
 
 
+def default_args(fit: Fit) -> dict[str, str | int | float | bool]:
+    """What the baseline runs with: there is nothing else to choose."""
+    return engine_args(fit)
+
+
+def command(serve: Serve) -> str | None:
+    """Its server is our worker, for baselines: nothing to deploy."""
+    return None
+
+
+def kv_tokens(log_text: str, metrics_text: str) -> int | None:
+    """One request at a time, its cache as long as it needs."""
+    return None
+
+
 def launch(serve: Serve) -> Launch:
     """workers/transformers_server.py; requests wait for each other whatever ``concurrency`` says."""
     settings = serve.engine_args

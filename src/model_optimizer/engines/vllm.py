@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from functools import cache
 from importlib.resources import files
 
@@ -86,28 +87,45 @@ def engine_args(fit: Fit) -> dict[str, str | int | float | bool]:
     }
 
 
+def default_args(fit: Fit) -> dict[str, str | int | float | bool]:
+    """GPU: nothing; vLLM then takes 92 % of the memory and its own limits. CPU: the KV cache's size, since its own
+    choice is a share of a machine that it may have to share, and eager mode, since compiling takes minutes a start.
+    """
+    if fit.host.gpus:
+        return {}
+    return {"VLLM_CPU_KVCACHE_SPACE": _kv_space_gib(fit), "enforce_eager": True}
+
+
 def launch(serve: Serve) -> Launch:
     """workers/vllm_server.py, which binds threads to cores and becomes vLLM's own OpenAI server."""
+    flags, env = _flags(serve)
     args = ["--model", serve.model_path, "--served-model-name", _SERVED_MODEL, "--host", "127.0.0.1"]
-    args += ["--port", str(serve.port), "--max-model-len", str(serve.max_model_len)]
-    env = dict(_ENV)
-    for name in sorted(serve.engine_args):
-        value = serve.engine_args[name]
-        if name.isupper():
-            env[name] = str(value)
-        elif isinstance(value, bool):
-            flag = name.replace("_", "-")
-            args.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            args += [f"--{name.replace('_', '-')}", str(value)]
+    args += ["--port", str(serve.port), *flags]
     return Launch(
         tool=TOOL,
         worker="vllm_server",
         args=tuple(args),
-        env=env,
+        env=_ENV | env,
         served_model=_SERVED_MODEL,
         ready_timeout_s=900.0,
     )
+
+
+def command(serve: Serve) -> str | None:
+    """``vllm serve`` with the same options, environment variables before it."""
+    flags, env = _flags(serve)
+    words = ["vllm", "serve", serve.model_path, "--port", str(serve.port), *flags]
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join(words)])
+
+
+def kv_tokens(log_text: str, metrics_text: str) -> int | None:
+    """From the log (``GPU KV cache size: N tokens``), else blocks x block size of the metrics page."""
+    said = re.findall(r"KV cache size: ([\d,]+) tokens", log_text)
+    if said:
+        return int(said[-1].replace(",", ""))
+    blocks = re.search(r'num_gpu_blocks="(\d+)"', metrics_text)
+    size = re.search(r'block_size="(\d+)"', metrics_text)
+    return int(blocks[1]) * int(size[1]) if blocks and size else None
 
 
 def logits_job(model_path: str, reference_path: str, engine_args: dict[str, str | int | float | bool]) -> Job:
@@ -127,6 +145,21 @@ def gauges(metrics_text: str) -> Gauges:
         kv_cache_usage=sum(usage) / len(usage) if usage else None,
         preemptions=_total(metrics_text, "vllm:num_preemptions_total"),
     )
+
+
+def _flags(serve: Serve) -> tuple[list[str], dict[str, str]]:
+    """Command line options and environment variables of these settings."""
+    flags, env = ["--max-model-len", str(serve.max_model_len)], {}
+    for name in sorted(serve.engine_args):
+        value = serve.engine_args[name]
+        flag = name.replace("_", "-")
+        if name.isupper():
+            env[name] = str(value)
+        elif isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", str(value)]
+    return flags, env
 
 
 def _cpu_why_not(fit: Fit) -> WhyNot | None:

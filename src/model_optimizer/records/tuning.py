@@ -84,6 +84,15 @@ class Prediction(Record):
     tpot_p99_s: float | None = None
 
 
+class PointPrediction(Record):
+    """What the simulation says of one load that was measured: is the SLO kept, and how late is the last percent?"""
+
+    load: Load
+    kept: bool
+    ttft_p99_s: float | None = None
+    tpot_p99_s: float | None = None
+
+
 class TrialRun(Record):
     """One start of a server with these settings: what the loads gave, or why it failed.
 
@@ -117,6 +126,7 @@ class Trial(Record):
     outcome: Literal["measured", "failed", "skipped"]
     why: str
     predicted: Prediction | None = None
+    predicted_points: tuple[PointPrediction, ...] = ()
     run: TrialRun | None = None
 
     @property
@@ -131,10 +141,11 @@ class Trial(Record):
 
 
 class Agreement(Record):
-    """Prediction against measurement over the trials that have both.
+    """Prediction against measurement over the trials that have both, but for the one that the step times come from.
 
-    ``goodput_error_p50`` and ``ttft_p99_error_p50`` are medians of |predicted − measured| / measured; ``rank`` is
-    Spearman's correlation of goodput; ``false_passes`` counts loads predicted to be kept that were measured broken.
+    ``goodput_error_p50`` (of the load at the boundary) and ``ttft_p99_error_p50`` (of the loads that were measured) are
+    medians of |predicted − measured| / measured; ``rank`` is Spearman's correlation of the boundaries.
+    ``false_passes`` counts the loads predicted to be kept (``num_passes``) that were measured broken.
     """
 
     num_trials: int
@@ -142,7 +153,7 @@ class Agreement(Record):
     ttft_p99_error_p50: float | None = None
     rank: float | None = None
     false_passes: int = 0
-    num_loads: int = 0
+    num_passes: int = 0
 
 
 class Confirmation(Record):

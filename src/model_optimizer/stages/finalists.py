@@ -29,7 +29,11 @@ def tune_finalists(
     chosen = _in_order(by_merit(passed))
     if not chosen:
         return []
-    subjects = [subject_of(ctx, spec, opened, verdict, tuning) for verdict in chosen]
+    subjects = [
+        subject_of(ctx, spec, opened, verdict.candidate, verdict.artifact, tuning)
+        for verdict in chosen
+        if verdict.artifact is not None
+    ]
     tunings = tune(ctx, subjects, spec.traffic, spec.slo, tuning, lambda so_far: ctx.update(tunings=so_far))
     found = [_verdict(tuning, verdict) for tuning, verdict in zip(tunings, chosen, strict=True)]
     return sorted(found, key=lambda verdict: verdict.goodput_per_s or 0.0, reverse=True)

@@ -43,7 +43,8 @@ MAX_LOADS = 8
 
 class Input(Record):
     """The settings are in ``candidate.engine_args``. ``start``: the first load tried. ``loads``: these instead of a
-    search. ``leg`` tells repeats of one trial apart. ``held_out``: other shapes of traffic, at their own single load.
+    search. ``leg`` tells repeats of one trial apart. ``calibrate``: first measure step times, with up
+    to so many users; 0 does not. ``held_out``: other shapes of traffic, at their own single load.
     """
 
     artifact: Artifact
@@ -57,7 +58,7 @@ class Input(Record):
     most: float | None = None
     loads: tuple[Load, ...] = ()
     max_loads: int = MAX_LOADS
-    calibrate: bool = False
+    calibrate: int = 0
     held_out: tuple[TrafficProfile, ...] = ()
     leg: int = 0
 
@@ -104,7 +105,7 @@ class _Trial:
         kv_tokens = engine.kv_tokens(_log_text(self._work.log), server.metrics_text())
         samples: tuple[StepSample, ...] = ()
         if inputs.calibrate:
-            samples = self._calibrate(server, kv_tokens)
+            samples = self._calibrate(server)
         for load in self._loads():
             self._one(server, load)
             server.check()
@@ -165,10 +166,10 @@ class _Trial:
         run = run_loads(Target(base_url=server.url), alone, SLO(), emit=self._ctx.emit, salt=salt)
         return run.results[0], run.traces[0]
 
-    def _calibrate(self, server: RunningServer, kv_tokens: int | None) -> tuple[StepSample, ...]:
+    def _calibrate(self, server: RunningServer) -> tuple[StepSample, ...]:
         """Step times from the designed loads. They are not part of the boundary."""
         candidate = self._inputs.candidate
-        plan = calibration_plan(max_concurrency=_users(self._inputs), max_model_len=candidate.max_model_len)
+        plan = calibration_plan(max_concurrency=self._inputs.calibrate, max_model_len=candidate.max_model_len)
         measured = []
         for traffic in plan:
             for load in traffic.loads:

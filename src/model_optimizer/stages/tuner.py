@@ -51,7 +51,7 @@ class Subject(NamedTuple):
     invalid: Callable[[Settings], str | None]
     forecast: Forecast
     seeds: tuple[tuple[Settings, str], ...] = ()
-    command: Callable[[Settings], str] | None = None
+    command: Callable[[Settings], str | None] | None = None
 
 
 class Tuner:
@@ -102,9 +102,9 @@ class Tuner:
         """Trial 0: the engine as it comes, the thing to beat; its server also gives the step times."""
         done = self._try("default", {}, "the engine's own defaults", start=None, calibrate=True)
         if done.run is not None and done.run.samples:
-            self._subject.forecast.calibrate(done.run.samples, done.run.kv_tokens)
+            self._subject.forecast.calibrate(done.run, self._with({}).engine_args, self._traffic)
             self._update(steps=self._subject.forecast.steps)
-            # the default's own prediction is made after its trial, from its step times alone
+            # its own prediction comes after its trial, which the step times were fitted on: it proves nothing
             told = done.model_copy(update={"predicted": self._predict({})})
             self._update(trials=(told, *self.tuning.trials[1:]))
         return done
@@ -212,18 +212,29 @@ class Tuner:
     ) -> Trial:
         number = len(self.tuning.trials)
         self._ctx.emit("trial_started", number=number, role=role, settings=settings, candidate=self.label, why=why)
-        inputs = self._inputs(settings, start=start or 1.0).model_copy(update={"calibrate": calibrate})
+        slots = self._subject.forecast.slots(self._with(settings).engine_args) if calibrate else 0
+        inputs = self._inputs(settings, start=start or 1.0).model_copy(update={"calibrate": slots})
         run = self._ctx.run(trial, inputs, subject=f"{self.label} trial {number}")
         outcome = "measured" if run.failure is None else "failed"
         done = Trial(
             number=number, role=role, settings=settings, outcome=outcome, why=why, predicted=predicted, run=run
         )
-        self._record(done)
+        self._record(self._with_points(done))
         if run.failure is not None:
             self._search.tell_failed(settings)
         else:
             self._search.tell(settings, held(run.boundary))
         return done
+
+    def _with_points(self, done: Trial) -> Trial:
+        """With what the simulation says of the loads that were measured."""
+        if done.boundary is None or done.role == "default":
+            return done
+        loads = [p.load for p in done.boundary.points]
+        said = self._subject.forecast.predict_points(
+            self._with(done.settings).engine_args, self._traffic, self._slo, loads, self._spec.share
+        )
+        return done.model_copy(update={"predicted_points": said})
 
     def _skip(self, settings: Settings, predicted: Prediction, best: float) -> None:
         why = f"predicted to hold {foreseen(predicted):.3g} {self._unit}; the best measured holds {best:.3g}"
@@ -254,7 +265,7 @@ class Tuner:
     def _predict(self, settings: Settings) -> Prediction | None:
         spec = self._spec
         return self._subject.forecast.predict(
-            {**self._subject.candidate.engine_args, **settings},
+            self._with(settings).engine_args,
             self._traffic,
             self._slo,
             kind=spec.kind,

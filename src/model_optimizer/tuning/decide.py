@@ -35,28 +35,34 @@ def ranked(trials: Sequence[Trial]) -> list[Trial]:
 def agreement(trials: Sequence[Trial]) -> Agreement | None:
     """Prediction against measurement over the trials that have both; ``None`` where none has.
 
-    The load at the boundary is compared. A false pass is a load at or below the predicted boundary that was measured
-    and broke the SLO; loads within 5 % of it are left out, since there both answers are right.
+    The default's is left out: the step times were fitted on it.
     """
-    pairs = [(t.predicted, t.boundary) for t in trials if t.predicted is not None and t.boundary is not None]
+    judged = [t for t in trials if t.role != "default"]
+    pairs = [(foreseen(t.predicted), held(t.boundary)) for t in judged if t.predicted and t.boundary]
     if not pairs:
         return None
-    predicted = [foreseen(p) for p, _ in pairs]
-    measured = [held(b) for _, b in pairs]
-    errors = [abs(p - m) / m for p, m in zip(predicted, measured, strict=True) if m > 0]
-    below = [
-        (p.load, point)
-        for p, b in pairs
-        for point in b.points
-        if p.load is not None and value_of(point.load) < 0.95 * value_of(p.load)
+    points = [
+        (said, measured)
+        for t in judged
+        if t.boundary is not None
+        for said in t.predicted_points
+        for measured in t.boundary.points
+        if said.load == measured.load
     ]
+    late = [
+        abs(said.ttft_p99_s - measured.result.ttft_s.p99) / measured.result.ttft_s.p99
+        for said, measured in points
+        if said.ttft_p99_s is not None and measured.result.ttft_s is not None
+    ]
+    errors = [abs(p - m) / m for p, m in pairs if m > 0]
+    passes = [measured for said, measured in points if said.kept]
     return Agreement(
         num_trials=len(pairs),
         goodput_error_p50=statistics.median(errors) if errors else None,
-        ttft_p99_error_p50=None,
-        rank=spearman(predicted, measured),
-        false_passes=sum(not point.kept for _, point in below),
-        num_loads=len(below),
+        ttft_p99_error_p50=statistics.median(late) if late else None,
+        rank=spearman([p for p, _ in pairs], [m for _, m in pairs]),
+        false_passes=sum(not measured.kept for measured in passes),
+        num_passes=len(passes),
     )
 
 

@@ -20,6 +20,7 @@ from model_optimizer.records.knowledge import InstalledEngine, Platform
 from model_optimizer.records.tuning import Parameter, Scalar, Settings, Space
 
 GIB = 2**30
+_OURS = frozenset({"omp_wait_policy", "n_threads"})  # workers/llama_cpp_server.py takes them by these names
 
 
 class Cores(Record):
@@ -183,14 +184,19 @@ def _why_not(
         place.capability is None or not at_least(place.capability, parameter.min_capability)
     ):
         return f"needs compute capability {parameter.min_capability}"
-    flag = f"--{parameter.name.replace('_', '-')}"
-    if installed is not None and installed.flags and not parameter.name.isupper() and flag not in installed.flags:
-        return f"the installed {installed.version} has no {flag}"
+    if installed is not None and installed.flags and not _is_installed(parameter.name, installed):
+        return f"the installed {installed.version} does not have it"
     if names:
         return None if parameter.name in names else "not asked for"
     if parameter.changes_quality:
         return "changes what the model says: ask for it by name, and validate the result"
     return None if parameter.searched else "rarely pays: ask for it by name"
+
+
+def _is_installed(name: str, installed: InstalledEngine) -> bool:
+    """Environment variables (capitals) and what our worker adds are not among the engine's own names."""
+    spellings = {name, f"--{name.replace('_', '-')}"}
+    return name.isupper() or name in _OURS or bool(spellings & set(installed.flags))
 
 
 def _resolved(parameter: Tunable, place: Place) -> Parameter:

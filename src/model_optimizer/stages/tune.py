@@ -16,6 +16,12 @@ from model_optimizer.tuning.decide import confirm, held, ranked
 from model_optimizer.tuning.shapes import held_out_shapes
 
 
+LEG_SHARE = 0.7
+"""What a repeat takes of a trial's time: it knows where the boundary is and does not calibrate."""
+
+STRESS_SHARE = 0.8
+
+
 def tune(
     ctx: Context,
     subjects: Sequence[Subject],
@@ -45,7 +51,7 @@ def tune(
         for tuner in tuners:
             tuner.default()
         best = max(tuners, key=_promise)
-        best.search(deadline - (len(spec.order) + 1) * best.mean_trial_s)
+        best.search(deadline - (LEG_SHARE * len(spec.order) + STRESS_SHARE) * best.mean_trial_s)
         for tuner in tuners:
             tuner.conclude()
         _prove(tuners[0], best, traffic, spec, deadline)

@@ -18,6 +18,7 @@ from model_optimizer.render.chart import Chart, finite
 from model_optimizer.render.charts import charts
 from model_optimizer.render.series import STATES, Series, all_series, baseline_of, lightest_common
 from model_optimizer.render.story import cautions, headline
+from model_optimizer.render.tuning import tuning_story
 from model_optimizer.units import format_count
 
 SHOWN_REFUSALS = 12
@@ -49,6 +50,7 @@ def report_html(manifest: RunManifest) -> str:
             cautions=cautions(manifest, series),
             charts=pictures,
             chart_data=script_json({c.id: {"kind": c.kind, **c.data} for c in pictures if not c.absent}),
+            tunings=[tuning_story(tuning) for tuning in manifest.tunings],
             answers={s.id: a for s in series if (a := facts.answers(manifest, s))},
             request=facts.request_values(manifest),
             request_file=facts.request_file(manifest),

@@ -45,7 +45,11 @@ def subject_of(
     facts = installed_facts(ctx).get(name)
     space = parameters(name, version, place, installed=facts, names=tuning.parameters)
     searched = {p.name: p for p in space.parameters}
-    start = {k: v for k, v in candidate.engine_args.items() if k in searched and v in searched[k].values}
+    start = {
+        k: v
+        for k, v in candidate.engine_args.items()
+        if k in searched and v in searched[k].values and v != searched[k].default
+    }
 
     def why_not(settings: Settings) -> str | None:
         return invalid(name, {**needed, **tuning.fixed, **settings}, place)

@@ -33,6 +33,9 @@ from model_optimizer.tuning.forecast import Forecast
 from model_optimizer.tuning.search import Search
 
 SIMULATED_SEEDS = 2
+WORTHWHILE = 1.02
+"""A seed must promise more than the default by this factor."""
+
 HOPELESS = 0.8
 """Settings predicted to hold less than this share of the best are not tried."""
 
@@ -191,14 +194,16 @@ class Tuner:
         forecast = self._subject.forecast
         if forecast.steps is None:
             return
+        default = self._predict({})
+        usual = foreseen(default) if default is not None else 0.0
         found = []
         for settings in self._search.all_valid(forecast.parameters):
             predicted = self._predict(settings)
-            if predicted is not None:
+            if predicted is not None and foreseen(predicted) > WORTHWHILE * usual:
                 found.append((foreseen(predicted), len(settings), settings))
         found.sort(key=lambda item: (-item[0], item[1]))
         for load, _, settings in found[:SIMULATED_SEEDS]:
-            yield settings, f"the simulation's best of {len(found)}: {load:.3g} {self._unit}"
+            yield settings, f"best in the simulation: {load:.3g} {self._unit}, the default {usual:.3g}"
 
     def _try(
         self,

@@ -24,6 +24,11 @@ _GIB = 2**30
 _GRAPH_TOKENS = 512
 
 
+def simulated_engine(engine: str, *, has_gpu: bool) -> str:
+    """The knowledge base's name of the build that runs here."""
+    return "vllm-cpu" if engine == "vllm" and not has_gpu else engine
+
+
 def scheduler_config(
     engine: str,
     settings: Mapping[str, Scalar],

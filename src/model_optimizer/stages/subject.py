@@ -11,6 +11,7 @@ from model_optimizer.records.candidate import Candidate
 from model_optimizer.records.run import RunSpec
 from model_optimizer.records.tooling import Fit, Serve
 from model_optimizer.records.tuning import Settings, TuningSpec
+from model_optimizer.simulation.config import simulated_engine
 from model_optimizer.stages.context import Context
 from model_optimizer.stages.installed import installed_facts
 from model_optimizer.stages.intake import Opened
@@ -40,7 +41,7 @@ def subject_of(
     planned = engine.engine_args(fit)
     needed = {**engine.default_args(fit), **{k: v for k, v in candidate.engine_args.items() if k not in planned}}
     place = _place(ctx, opened, candidate)
-    name = "vllm-cpu" if candidate.engine == "vllm" and not ctx.host.gpus else candidate.engine
+    name = simulated_engine(candidate.engine, has_gpu=bool(ctx.host.gpus))
     version = ctx.toolbox.ensure(engine.TOOL).version
     facts = installed_facts(ctx).get(name)
     space = parameters(name, version, place, installed=facts, names=tuning.parameters)

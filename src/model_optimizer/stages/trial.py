@@ -27,11 +27,14 @@ from model_optimizer.records.simulation import StepSample
 from model_optimizer.records.tuning import Boundary, LoadKind, LoadPoint, TrialRun
 from model_optimizer.records.workload import SLO, Load, TrafficProfile
 from model_optimizer.simulation.calibrate import calibration_plan, samples_from
+from model_optimizer.simulation.config import scheduler_config, simulated_engine
+from model_optimizer.simulation.steps import fit
 from model_optimizer.stages.context import Context, Work
 from model_optimizer.stages.failing import as_failure
 from model_optimizer.stages.serving import served
 from model_optimizer.store.journal import now
-from model_optimizer.tuning.boundary import Leg, boundary, interval, next_load, point
+from model_optimizer.tuning.boundary import Leg, boundary, interval, next_load, point, value_of
+from model_optimizer.tuning.forecast import predict_boundary
 
 NAME = "trial"
 VERSION = 1
@@ -96,6 +99,7 @@ class _Trial:
         self._ctx = ctx
         self._inputs = inputs
         self._work = work
+        self._start = inputs.start
         self._points: list[LoadPoint] = []
         self.traces: list[tuple[Load, tuple[RequestTrace, ...]]] = []
 
@@ -106,6 +110,7 @@ class _Trial:
         samples: tuple[StepSample, ...] = ()
         if inputs.calibrate:
             samples = self._calibrate(server)
+            self._start = self._first_guess(samples, kv_tokens) or inputs.start
         for load in self._loads():
             self._one(server, load)
             server.check()
@@ -131,7 +136,7 @@ class _Trial:
         while len(self._points) < inputs.max_loads:
             load = next_load(
                 self._points,
-                start=inputs.start,
+                start=self._start,
                 kind=inputs.kind,
                 precision=inputs.precision,
                 most=inputs.most or math.inf,
@@ -165,6 +170,27 @@ class _Trial:
         salt = f"{self._inputs.leg}/{traffic.id}/{load}"
         run = run_loads(Target(base_url=server.url), alone, SLO(), emit=self._ctx.emit, salt=salt)
         return run.results[0], run.traces[0]
+
+    def _first_guess(self, samples: Sequence[StepSample], kv_tokens: int | None) -> float | None:
+        """Where the boundary should be by these step times: a search from one request a second would take minutes."""
+        inputs, gpus = self._inputs, self._ctx.host.gpus
+        config = scheduler_config(
+            simulated_engine(inputs.candidate.engine, has_gpu=bool(gpus)),
+            inputs.candidate.engine_args,
+            kv_tokens=kv_tokens,
+            max_model_len=inputs.candidate.max_model_len,
+            gpu_memory_bytes=gpus[0].memory_bytes if gpus else 0,
+        )
+        if config is None:
+            return None
+        try:
+            steps = fit(samples, config)
+        except ValueError:
+            return None
+        said = predict_boundary(
+            config, steps, inputs.traffic, inputs.slo, kind=inputs.kind, share=inputs.share, precision=inputs.precision
+        )
+        return value_of(said.load) if said.load is not None else None
 
     def _calibrate(self, server: RunningServer) -> tuple[StepSample, ...]:
         """Step times from the designed loads. They are not part of the boundary."""

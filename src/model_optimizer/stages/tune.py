@@ -15,9 +15,8 @@ from model_optimizer.stages.tuner import Subject, Tuner
 from model_optimizer.tuning.decide import confirm, held, ranked
 from model_optimizer.tuning.shapes import held_out_shapes
 
-
-LEG_SHARE = 0.7
-"""What a repeat takes of a trial's time: it knows where the boundary is and does not calibrate."""
+LEG_SHARE = 0.9
+"""What a repeat takes of a trial's time: it knows where the boundary is."""
 
 STRESS_SHARE = 0.8
 
@@ -51,7 +50,7 @@ def tune(
         for tuner in tuners:
             tuner.default()
         best = max(tuners, key=_promise)
-        best.search(deadline - (LEG_SHARE * len(spec.order) + STRESS_SHARE) * best.mean_trial_s)
+        best.search(deadline - (LEG_SHARE * len(spec.order) + STRESS_SHARE) * best.trial_s)
         for tuner in tuners:
             tuner.conclude()
         _prove(tuners[0], best, traffic, spec, deadline)
@@ -83,7 +82,7 @@ def _prove(reference: Tuner, best: Tuner, traffic: TrafficProfile, spec: TuningS
     arms = {"A": (reference, reference.tuning.trials[0]), "B": (best, winner), "C": (best, best.tuning.trials[0])}
     if best is reference or winner.number == 0:
         del arms["C"]
-    order, runs = _legs(arms, traffic, spec, deadline, best.mean_trial_s)
+    order, runs = _legs(arms, traffic, spec, deadline, best.trial_s)
     best.conclude_with(
         winner,
         reference=reference.label,

@@ -6,6 +6,7 @@ measured in a moment and continues.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -31,6 +32,9 @@ from model_optimizer.tuning.boundary import Leg, value_of
 from model_optimizer.tuning.decide import agreement, foreseen, held, ranked
 from model_optimizer.tuning.forecast import Forecast
 from model_optimizer.tuning.search import Search
+
+CALIBRATED_SHARE = 0.6
+"""The first trial also calibrates, and knows less of where the boundary is."""
 
 SIMULATED_SEEDS = 2
 WORTHWHILE = 1.02
@@ -96,10 +100,13 @@ class Tuner:
         return "requests/s" if self._spec.kind == "rate" else "users"
 
     @property
-    def mean_trial_s(self) -> float:
-        """Of the trials that started a server; 0 before the first."""
-        times = [t.run.seconds for t in self.tuning.trials if t.run is not None]
-        return sum(times) / len(times) if times else 0.0
+    def trial_s(self) -> float:
+        """What one more trial takes: the median of those that did not calibrate, else a part of the one that did."""
+        times = [t.run.seconds for t in self.tuning.trials if t.run is not None and t.role != "default"]
+        if times:
+            return statistics.median(times)
+        first = [t.run.seconds for t in self.tuning.trials if t.run is not None]
+        return CALIBRATED_SHARE * sum(first) / len(first) if first else 0.0
 
     def default(self) -> Trial:
         """Trial 0: the engine as it comes, the thing to beat; its server also gives the step times."""
@@ -119,7 +126,7 @@ class Tuner:
             if len([t for t in self.tuning.trials if t.run is not None]) >= self._spec.budget.trials:
                 self._update(ended=f"the budget of {self._spec.budget.trials} trials is used up")
                 return
-            if time.monotonic() + self.mean_trial_s > deadline:
+            if time.monotonic() + self.trial_s > deadline:
                 self._update(ended="the time for trials is used up")
                 return
             predicted = self._predict(settings)

@@ -187,9 +187,9 @@ class Tuner:
         self._update(winner=winner.number, command=command, seconds=time.monotonic() - self._began, **fields)
 
     def _proposals(self) -> Iterator[tuple[TrialRole, Settings, str]]:
-        """Seeds first: known good settings, then the simulation's best; then the estimator's."""
+        """Seeds first: the simulation's best, then settings known to be good; then the estimator's."""
         tried: list[Settings] = [t.settings for t in self.tuning.trials]
-        for settings, why in (*self._subject.seeds, *self._simulated()):
+        for settings, why in (*self._simulated(), *self._subject.seeds):
             if settings not in tried and self._subject.invalid(settings) is None:
                 tried.append(settings)
                 yield "seed", settings, why

@@ -73,7 +73,6 @@ GLOBS = {
     "iommu": ("sys/class/iommu/*/type",),
     "kfd": ("sys/class/kfd/kfd/topology/nodes/*/properties",),
     "efi-secure-boot": ("sys/firmware/efi/efivars/SecureBoot-*",),
-    "wslconfig": ("mnt/c/Users/*/.wslconfig",),
 }  # fmt: skip
 
 COMMANDS = {
@@ -126,6 +125,7 @@ def _probes(home: Path, root: Path, env: Mapping[str, str]) -> dict[str, Probe]:
         "clock": ("clock", lambda: system_texts.clock([root / "etc", home])),
         "tool-environments": (f"{home}/tools", lambda: system_texts.tool_environments(home / "tools")),
         "places": ("file systems", lambda: disk_texts.place_lines(folders, root)),
+        "wslconfig": (".wslconfig", lambda: "\n".join(map(_text, sorted(root.glob("mnt/c/Users/*/.wslconfig"))))),
         "nvidia-nodes": ("/dev", lambda: _nodes(root)),
         "kernel-headers": ("/lib/modules", lambda: _headers(root)),
         "char-devices": ("/dev/char", lambda: _links(root / "dev/char", "nvidia")),

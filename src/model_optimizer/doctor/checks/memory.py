@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from model_optimizer.doctor.read.places import group, is_wsl
-from model_optimizer.doctor.read.system import meminfo, whole
+from model_optimizer.doctor.read.system import lines_of, meminfo, whole
 from model_optimizer.records.doctor import Hit, Seen, Survey
 from model_optimizer.units import format_bytes
 
@@ -60,7 +60,8 @@ def swap(survey: Survey) -> Iterator[Hit]:
 
 def overcommit(survey: Survey) -> Iterator[Hit]:
     """Strict overcommitting: what is reserved counts, and engines reserve far more than they use."""
-    if whole(survey.text("overcommit")) != 2:
+    settings = dict(lines_of(survey.text("overcommit")))
+    if whole(settings.get("/proc/sys/vm/overcommit_memory", "")) != 2:
         return
     memory = meminfo(survey.text("meminfo"))
     evidence = [Seen(source="/proc/sys/vm/overcommit_memory", text="2")]
@@ -89,7 +90,7 @@ def killed(survey: Survey) -> Iterator[Hit]:
 
 
 def wsl_limit(survey: Survey) -> Iterator[Hit]:
-    """WSL2 gives half of Windows' memory (older ones 80 % or 8 GB) unless .wslconfig says otherwise."""
+    """WSL2 gives half of Windows' memory (some older builds at most 8 GB) unless .wslconfig says otherwise."""
     total = meminfo(survey.text("meminfo")).get("MemTotal", 0)
     if not is_wsl(survey) or not 0 < total < 12 * _GIB:
         return

@@ -39,7 +39,8 @@ def instruction_sets(survey: Survey) -> Iterator[Hit]:
             if virtual
             else "The processor is older than AVX2 (Intel 2013, AMD 2015), or a small model without it"
         )
-        yield Hit(id="cpu-no-avx2", evidence=(seen,), values=values)
+        grave = nvidia_gpu(survey) is None  # with a GPU, engines can still run on that
+        yield Hit(id="cpu-no-avx2", evidence=(seen,), values=values, severity="error" if grave else "warning")
     elif nvidia_gpu(survey) is None:
         if "avx512f" not in flags:
             yield Hit(id="cpu-no-avx512", evidence=(seen,), values=values)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from model_optimizer import __version__
 from model_optimizer.diagnosis import diagnose
+from model_optimizer.doctor import examine
 from model_optimizer.errors import HostError, SpecInvalid, UnknownName
 from model_optimizer.host.checkpoint import read_checkpoint, require_healthy
 from model_optimizer.host.engine_facts import installed_engine as ask_engine
 from model_optimizer.host.hub import resolve_model
 from model_optimizer.host.probe import probe_host
+from model_optimizer.host.survey import take_survey
 from model_optimizer.host.toolenv import Toolbox, ToolStatus
 from model_optimizer.kb import query
 from model_optimizer.kb.causes import causes
+from model_optimizer.kb.conditions import conditions
 from model_optimizer.kb.load import read_yaml
 from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
 from model_optimizer.metrics.goodput import judge
@@ -28,6 +32,7 @@ from model_optimizer.planning.promises import check_slo
 from model_optimizer.records.base import Emit
 from model_optimizer.records.candidate import Plan
 from model_optimizer.records.diagnosis import Diagnosis
+from model_optimizer.records.doctor import Examination, Survey
 from model_optimizer.records.fleet import Fleet
 from model_optimizer.records.hardware import HostSpec
 from model_optimizer.records.knowledge import InstalledEngine, OsName
@@ -277,6 +282,26 @@ def diagnose_text(source: IO[bytes], *, engine: str | None = None, facts: Path |
     if not isinstance(known, dict):
         raise SpecInvalid(f"{facts} is not a mapping", cause="facts are written name: value", fix="gpu: NVIDIA L4")
     return diagnose(source, causes(), known, engine)
+
+
+def doctor(recorded: Path | None = None) -> tuple[Survey, Examination]:
+    """What was read on this host, or the survey in ``recorded`` (JSON), and what it means. Changes nothing.
+
+    Raises ``SpecInvalid`` where the file holds no survey.
+    """
+    began = time.monotonic()
+    if recorded is None:
+        survey = take_survey(home=home())
+    else:
+        try:
+            survey = Survey.model_validate_json(recorded.read_bytes())
+        except (OSError, ValueError) as error:
+            raise SpecInvalid(
+                f"{recorded} is not a survey",
+                cause=str(error).splitlines()[0][:200],
+                fix="write one with: model-optimize doctor --survey FILE",
+            ) from error
+    return survey, examine(survey, conditions(), seconds=round(time.monotonic() - began, 3))
 
 
 def _log_of_failure(run_folder: Path) -> Path:

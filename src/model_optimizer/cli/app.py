@@ -237,6 +237,24 @@ def diagnose(
     raise typer.Exit(diagnose_command(log, engine=engine, facts=facts, json=json))
 
 
+@app.command()
+def doctor(
+    strict: Annotated[bool, typer.Option(help="Exit 1 on a warning, too.")] = False,
+    fix_script: Annotated[Path | None, typer.Option(help="Write the fixes here, as a script to read first.")] = None,
+    survey: Annotated[Path | None, typer.Option(help="Write what was read here (JSON; secrets are left out).")] = None,
+    recorded: Annotated[Path | None, typer.Option("--from", help="Examine such a file, not this machine.")] = None,
+    json: Json = False,
+) -> None:
+    """Can this machine do it? What is wrong, why, and the commands that mend it. Changes nothing.
+
+    Exit 3 where something makes serving impossible.
+    """
+    from model_optimizer.cli.doctor import doctor_command
+
+    code = doctor_command(json=json, strict=strict, fix_to=fix_script, survey_to=survey, survey_from=recorded)
+    raise typer.Exit(code)
+
+
 @tools_app.command("list")
 def tools_list(json: Json = False) -> None:
     """Every tool environment: purpose, version, size, installed or not."""

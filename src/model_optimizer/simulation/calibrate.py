@@ -8,25 +8,43 @@ on the loads that were measured anyway.
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from model_optimizer.metrics.requests import itl_s, output_tokens, prompt_tokens, ttft_s
 from model_optimizer.records.measurement import LoadResult, RequestTrace
 from model_optimizer.records.simulation import SchedulerConfig, StepModel, StepSample
 from model_optimizer.records.workload import SLO, LengthClass, Load, TrafficProfile
-from model_optimizer.simulation.simulate import simulate
+from model_optimizer.simulation.simulate import quick_result, run_load, shape_for
 
 PROMPTS = (48, 256, 512, 1024, 2048, 4096)
 ANSWER = 6
+AMONG_OTHERS = (128, 400, 640, 1536)
+"""Below and above the largest captured graph (512), and long enough to be bound by arithmetic."""
+
 DECODE_PROMPT = 24
 DECODE_ANSWER = 48
 LONG_PROMPT = 1024
 SHORTEST_S = 3.0
 LARGE_BATCH = 256
 """A batch this large shows what the serving process can hand out; asked of engines that take it."""
+
+FEW = (2, 32)
+"""So many users leave prompts room enough to be told apart."""
+
+SMEAR_S = 0.004
+"""The tokens of one step arrive within about this time."""
+
+REQUEST_S = (0.0005, 0.001, 0.0015)
+SEEDS = 2
+"""Users who wait for each other's prompts fall into step or not by chance: judged by more than one course."""
+
+
+WORTH = 0.9
+"""A change must lower the error to this share."""
 
 REFINE_REQUESTS = 250
 
@@ -40,6 +58,9 @@ def calibration_plan(*, max_concurrency: int, max_model_len: int) -> tuple[Traff
     alone = _profile("lone prompts", lengths, ANSWER, [1], min_requests=4 * len(lengths))
     batches = sorted({min(batch, max_concurrency) for batch in (1, 4, 16, 64, LARGE_BATCH)})
     plan = [alone]
+    if max_concurrency >= FEW[0]:
+        among = [tokens for tokens in AMONG_OTHERS if tokens <= room] or lengths[:1]
+        plan.append(_profile("prompts among others", among, DECODE_ANSWER, [min(4, max_concurrency)], min_requests=40))
     plan += [_profile(f"batch of {batch}", [DECODE_PROMPT], DECODE_ANSWER, [batch]) for batch in batches]
     if room >= LONG_PROMPT + DECODE_ANSWER and max_concurrency >= 4:
         plan.append(_profile("long contexts", [LONG_PROMPT], DECODE_ANSWER, [min(8, max_concurrency)]))
@@ -58,6 +79,7 @@ def samples_from(measured: Sequence[tuple[Load, Sequence[RequestTrace]]]) -> tup
             samples += [_first_token(group) for group in by_length.values()]
         elif good:
             samples += _decoding(load.concurrency or 1, good)
+            samples += _prompts_among_others(load.concurrency or 1, good)
     return tuple(samples)
 
 
@@ -69,56 +91,39 @@ def refine(
     *,
     num_requests: int = REFINE_REQUESTS,
 ) -> StepModel:
-    """The model scaled in four places so that simulating the measured loads gives their latencies back.
+    """The serving process's times (``request_s``, ``token_s``) chosen so that simulating the measured loads gives their
+    latencies back.
 
-    Coordinate search over factors of the prompt's cost, the floors and the serving process's time for a token, and over
-    its time for a request; the error is the mean squared logarithm of predicted ÷ measured TTFT and TPOT, P50 and P99.
+    The error is the mean squared logarithm of predicted ÷ measured TTFT and TPOT, P50 and P99. What steps cost is left
+    as the samples have it: fitted to latencies of a whole load, it takes over the errors of everything else.
     """
     loads = [result for result in measured if result.ttft_s is not None and result.tpot_s is not None]
     if not loads:
         return model
 
     def error(candidate: StepModel) -> float:
-        found = [
-            _distance(
-                simulate(config, candidate, traffic, r.load, slo=SLO(), num_requests=num_requests, seed=traffic.seed), r
-            )
-            for r in loads
-        ]
+        found = []
+        for measured_load in loads:
+            load = measured_load.load
+            shape = shape_for(load, num_requests=num_requests)
+            for number in range(SEEDS if load.concurrency else 1):
+                run = run_load(config, candidate, traffic, load, shape, seed=f"{traffic.seed}/{number}")
+                found.append(_distance(quick_result(load, run, SLO()), measured_load))
         return statistics.fmean(found)
 
     best, least = model, error(model)
-    for _ in range(2):
-        for change in _CHANGES:
-            for factor in (0.6, 0.8, 1.25, 1.6):
-                tried = change(best, factor)
-                found = error(tried)
-                if found < 0.98 * least:
-                    best, least = tried, found
-    return best
-
-
-def _scaled(*names: str) -> Callable[[StepModel, float], StepModel]:
-    def change(model: StepModel, factor: float) -> StepModel:
-        return model.model_copy(update={name: getattr(model, name) * factor for name in names})
-
-    return change
-
-
-def _request(model: StepModel, factor: float) -> StepModel:
-    """Moves time between the way in and the serving process, of which only the latter is a queue."""
-    request_s = model.request_s * factor if model.request_s else 0.0004 * factor
     total = model.overhead_s + model.request_s
-    return model.model_copy(update={"request_s": min(request_s, total), "overhead_s": max(0.0, total - request_s)})
-
-
-_CHANGES = (
-    _scaled("per_prefill_token_s", "per_prefill_pair_s"),
-    _scaled("prompt_floor_s", "large_floor_s"),
-    _scaled("token_s"),
-    _scaled("fixed_s", "per_decode_seq_s"),
-    _request,
-)
+    for request_s in REQUEST_S:
+        tried = model.model_copy(update={"request_s": request_s, "overhead_s": max(0.0, total - request_s)})
+        found = error(tried)
+        if found < WORTH * least:
+            best, least = tried, found
+    for factor in (0.84, 1.19):
+        tried = best.model_copy(update={"token_s": best.token_s * factor})
+        found = error(tried)
+        if found < WORTH * least:
+            best, least = tried, found
+    return best
 
 
 def _distance(simulated: LoadResult, measured: LoadResult) -> float:
@@ -157,6 +162,54 @@ def _decoding(users: int, traces: Sequence[RequestTrace]) -> list[StepSample]:
             n=len(gaps),
         )
     ]
+
+
+def _prompts_among_others(users: int, traces: Sequence[RequestTrace]) -> list[StepSample]:
+    """Steps with a prompt in them, from how long they hold up the answers of all others.
+
+    A step that takes t instead of the usual u delays every token behind it by t − u. The gap itself may be shorter than
+    t: where the host prepares one step ahead, a long step shows in two gaps. A prompt whose way crosses that of another
+    is left out, and so is one that nobody was there to see.
+    """
+    if not FEW[0] <= users <= FEW[1]:
+        return []
+    usual_s = statistics.median(gap for trace in traces for gap in itl_s(trace))
+    ordered = sorted(traces, key=lambda trace: trace.chunk_s[0])
+    firsts = [trace.chunk_s[0] for trace in ordered]
+    found: dict[int, list[tuple[float, RequestTrace, int]]] = defaultdict(list)
+    for at, trace in enumerate(ordered):
+        start_s, first_s = trace.scheduled_s, trace.chunk_s[0]
+        begun = [other.scheduled_s for other in ordered[at + 1 : at + users] if other.scheduled_s < first_s]
+        if begun or (at and firsts[at - 1] > start_s):
+            continue
+        gaps = [
+            gap for other in ordered if other is not trace and (gap := _held_up_s(other, start_s, first_s, usual_s))
+        ]
+        if gaps:
+            found[trace.target_prompt_tokens].append((statistics.median(gaps), trace, len(gaps)))
+    samples = []
+    for group in found.values():
+        others = statistics.median(num for _, _, num in group)
+        samples.append(
+            StepSample(
+                prefill_tokens=statistics.median(prompt_tokens(trace) for _, trace, _ in group),
+                decode_seqs=others,
+                context_tokens=others * statistics.fmean(prompt_tokens(t) + output_tokens(t) / 2 for t in traces),
+                seconds=statistics.median(gap for gap, _, _ in group),
+                n=len(group),
+            )
+        )
+    return samples
+
+
+def _held_up_s(trace: RequestTrace, start_s: float, end_s: float, usual_s: float) -> float | None:
+    """How long the one unusual step of this span was, judged by this answer; ``None`` where it does not cover it."""
+    chunks = trace.chunk_s
+    if chunks[0] >= start_s or chunks[-1] <= end_s + SMEAR_S:
+        return None
+    first = bisect.bisect_right(chunks, start_s) - 1
+    last = bisect.bisect_right(chunks, end_s + SMEAR_S) - 1
+    return max(usual_s, chunks[last] - chunks[first] - (last - first - 1) * usual_s)
 
 
 def _profile(

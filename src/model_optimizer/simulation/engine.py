@@ -1,7 +1,8 @@
 """The simulated engine: requests go in at their times, tokens come out, as a client would have seen them.
 
-The serving process (HTTP, tokenizer, detokenizer) is one thread in front of the scheduler: it takes each request in and
-hands each step's tokens out, in the order in which they come, while the engine goes on.
+In front of the scheduler is the serving process (HTTP, tokenizer, detokenizer). Requests that are being taken in share
+its thread evenly, for it is an event loop that turns from one to the other: of a burst all are late, not only the last.
+Tokens are handed out in the order of the steps, while the engine goes on. That both share one thread is left out.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Clients(Protocol):
     def ended(self, number: int, at_s: float) -> Asked | None: ...  # noqa: D102
 
 
+_NEVER = float("inf")
+
 Watch = Callable[[Scheduler, Step], None]
 
 
@@ -57,13 +60,16 @@ class Engine:
         self._asked: list[Asked] = []
         self._arrivals: list[tuple[float, int]] = []  # heap of (seconds, number)
         self._on_the_way: deque[tuple[float, int]] = deque()  # taken in, not yet at the scheduler
-        self._thread_s = 0.0  # when the serving process is free again
+        self._thread_s = 0.0  # when all tokens so far will have been handed out
+        self._intake: list[tuple[float, int]] = []  # heap of (service at which it is taken in, number)
+        self._intake_s = 0.0  # the intake's clock
+        self._served = 0.0  # service that each request of the intake has had since the beginning, seconds
         self._ticks: list[float] = []  # when the tokens of a decode step were handed out
         self._ended: dict[int, Sequence] = {}
         self._refused: dict[int, tuple[float, str]] = {}
 
-    def run(self) -> dict[int, RequestTrace]:
-        """Everything to its end; the traces of the requests that ended, by number, in the order in which they left."""
+    def run(self) -> None:
+        """Everything to its end, or until the clients have had enough."""
         for request in self._clients.start():
             self._ask(request)
         scheduler, clients = self.scheduler, self._clients
@@ -80,9 +86,24 @@ class Engine:
                 self._run_through(plain - 1)
             else:
                 self._one()
-        traces = {number: self._trace(number, sequence) for number, sequence in self._ended.items()}
-        traces |= {number: self._refusal(number) for number in self._refused}
-        return dict(sorted(traces.items()))
+
+    def trace(self, number: int) -> RequestTrace | None:
+        """What the client saw of a request; ``None`` where it has not ended."""
+        if number in self._ended:
+            return self._trace(number, self._ended[number])
+        return self._refusal(number) if number in self._refused else None
+
+    def ended_between(self, start_s: float, end_s: float) -> list[int]:
+        """Requests that got something in this span: they left before its end and ended after its start."""
+        return [
+            number
+            for number, sequence in sorted(self._ended.items())
+            if self._asked[number].at_s < end_s and self._last_s(sequence) > start_s
+        ]
+
+    def _last_s(self, sequence: Sequence) -> float:
+        part = sequence.parts[-1]
+        return self._ticks[part[1] - 1] if isinstance(part, tuple) else part
 
     def _ask(self, request: Asked | None) -> None:
         if request is not None:
@@ -114,7 +135,7 @@ class Engine:
         """Up to ``most`` plain decode steps, until the next request reaches the engine."""
         scheduler, steps, ticks = self.scheduler, self._steps, self._ticks
         event = self._next_event()
-        until = float("inf") if event is None else event
+        until = _NEVER if event is None else event
         decodes, context = scheduler.decoding, scheduler.context
         work = step_s(steps, self._config, 0, 0.0, decodes, 0.0)
         per_context, hand_out = steps.per_context_token_s, decodes * steps.token_s
@@ -130,19 +151,37 @@ class Engine:
         scheduler.skip(done)
 
     def _next_event(self) -> float | None:
-        times = [queue[0][0] for queue in (self._arrivals, self._on_the_way) if queue]
+        times = [self._arrivals[0][0]] if self._arrivals else []
+        if self._intake:
+            times.append(self._intake_done_s())
+        if self._on_the_way:
+            times.append(self._on_the_way[0][0])
         return min(times, default=None)
 
     def _let_in(self) -> None:
         """Requests that have arrived are taken in; those that have come all the way join the scheduler's queue."""
         now, arrivals, on_the_way = self.now_s, self._arrivals, self._on_the_way
-        while arrivals and arrivals[0][0] <= now:
-            at_s, number = heapq.heappop(arrivals)
-            self._thread_s = max(self._thread_s, at_s) + self._steps.request_s
-            on_the_way.append((self._thread_s + self._steps.overhead_s, number))
-            self._ask(self._clients.left(number, at_s))
+        while True:
+            arrives = arrivals[0][0] if arrivals else _NEVER
+            done = self._intake_done_s() if self._intake else _NEVER
+            at_s = min(arrives, done)
+            if at_s > now:
+                break
+            if self._intake:
+                self._served += (at_s - self._intake_s) / len(self._intake)
+            self._intake_s = at_s
+            if done <= arrives:
+                on_the_way.append((at_s + self._steps.overhead_s, heapq.heappop(self._intake)[1]))
+            else:
+                _, number = heapq.heappop(arrivals)
+                heapq.heappush(self._intake, (self._served + self._steps.request_s, number))
+                self._ask(self._clients.left(number, at_s))
         while on_the_way and on_the_way[0][0] <= now:
             self._join(*on_the_way.popleft())
+
+    def _intake_done_s(self) -> float:
+        """When the next request will have been taken in, if none arrives before: they share one thread evenly."""
+        return self._intake_s + (self._intake[0][0] - self._served) * len(self._intake)
 
     def _join(self, at_s: float, number: int) -> None:
         _, prompt, output, shared = self._asked[number]

@@ -7,19 +7,23 @@ same functions as for a real server.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from model_optimizer.loadgen.arrivals import poisson, staggered
 from model_optimizer.loadgen.prompts import mixed
+from model_optimizer.metrics.goodput import request_limits
 from model_optimizer.metrics.loads import Window, summarize
+from model_optimizer.metrics.requests import output_tokens, prompt_tokens, tpot_s
+from model_optimizer.metrics.samples import distribution
 from model_optimizer.records.measurement import ClientHealth, LoadResult, RequestTrace
 from model_optimizer.records.simulation import SchedulerConfig, StepModel
-from model_optimizer.records.workload import SLO, Load, TrafficProfile
+from model_optimizer.records.workload import SLO, LatencyMetric, Load, TrafficProfile
 from model_optimizer.simulation.engine import Asked, Engine
 from model_optimizer.simulation.steps import step_s
 
 CLIENT = ClientHealth(loop_lag_p99_s=0.0, cpu_share=0.0)
+_NONE = float("inf")
 TURNAROUND_S = 0.0005
 """A user's pause between the end of an answer and the next request, as measured with our client."""
 
@@ -88,7 +92,7 @@ class _Clients:
 
 
 class Simulated(NamedTuple):
-    """One load's run: the window, the requests counted in it, and all that ended."""
+    """One load's run: the window, the requests counted in it, and all that got something in it."""
 
     window: Window
     counted: tuple[RequestTrace, ...]
@@ -103,11 +107,13 @@ def run_load(
     """Simulate one load: warm up, count the window's requests, keep the load up until all of them have ended."""
     clients = _Clients(traffic, load, shape, seed, _alone_s(config, steps, traffic))
     engine = Engine(config, steps, clients)
-    traces = engine.run()
-    start_s = clients.start_s or 0.0
-    window = Window(start_s, clients.end_s or engine.now_s, shape.warmup)
-    counted = tuple(traces[number] for number in sorted(clients.counted) if number in traces)
-    return Simulated(window, counted, tuple(traces.values()), engine.num_steps, engine.scheduler.preemptions)
+    engine.run()
+    window = Window(clients.start_s or 0.0, clients.end_s or engine.now_s, shape.warmup)
+    found = {number: engine.trace(number) for number in sorted(clients.counted)}
+    others = [number for number in engine.ended_between(window.start_s, window.end_s) if number not in found]
+    counted = tuple(trace for trace in found.values() if trace is not None)
+    around = tuple(trace for trace in map(engine.trace, others) if trace is not None)
+    return Simulated(window, counted, counted + around, engine.num_steps, engine.scheduler.preemptions)
 
 
 def shape_for(load: Load, *, num_requests: int, seconds: float = 0.0) -> Shape:
@@ -137,6 +143,47 @@ def simulate(
     )
     run = run_load(config, steps, traffic, load, shape, seed=seed)
     return summarize(load, run.window, run.counted, run.everything, slo=slo, client=CLIENT)
+
+
+def quick_result(load: Load, run: Simulated, slo: SLO) -> LoadResult:
+    """``summarize`` for thousands of simulations: nothing that goes through every token unless the SLO asks for it.
+
+    TTFT, TPOT and E2E are the same. Rates count a request whole where its last token comes inside the window. No ITL
+    without an ITL limit.
+    """
+    window, counted = run.window, run.counted
+    if any(limit.metric == "itl" for limit in slo.limits):
+        return summarize(load, window, counted, run.everything, slo=slo, client=CLIENT)
+    good = [trace for trace in counted if trace.error is None]
+    inside = [trace for trace in run.everything if trace.error is None and window.start_s < trace.end_s <= window.end_s]
+    length_s, limits = window.length_s or 1.0, request_limits(slo)
+    result = LoadResult(
+        load=load,
+        window_s=window.length_s,
+        num_requests=len(counted),
+        num_errors=len(counted) - len(good),
+        ttft_s=distribution([trace.chunk_s[0] - trace.scheduled_s for trace in good]),
+        tpot_s=distribution([value for value in map(tpot_s, good) if value is not None]),
+        e2e_s=distribution([trace.end_s - trace.scheduled_s for trace in good]),
+        output_tokens_per_s=sum(map(output_tokens, inside)) / length_s,
+        input_tokens_per_s=sum(map(prompt_tokens, inside)) / length_s,
+        request_rate_per_s=len(inside) / length_s,
+        goodput_per_s=0.0,
+        good_share=0.0,
+        warmup_requests=window.warmup_requests,
+        client=CLIENT,
+    )
+    share = sum(_is_good(trace, limits) for trace in good) / len(counted) if counted else 0.0
+    rate = result.request_rate_per_s * share * len(counted) / len(good) if good else 0.0
+    return result.model_copy(update={"good_share": share, "goodput_per_s": rate})
+
+
+def _is_good(trace: RequestTrace, limits: Mapping[LatencyMetric, float]) -> bool:
+    """metrics.goodput.is_good with the limits worked out once."""
+    start_s, chunks = trace.scheduled_s, trace.chunk_s
+    if chunks[0] - start_s > limits.get("ttft", _NONE) or chunks[-1] - start_s > limits.get("e2e", _NONE):
+        return False
+    return len(chunks) < 2 or (chunks[-1] - chunks[0]) / (len(chunks) - 1) <= limits.get("tpot", _NONE)
 
 
 def _alone_s(config: SchedulerConfig, steps: StepModel, traffic: TrafficProfile) -> float:

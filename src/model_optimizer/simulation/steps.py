@@ -1,12 +1,13 @@
 """How long a step takes, and the few numbers of it that are fitted to what a server showed.
 
-    step = max(floor, passes · fixed + k · prompt tokens + q · pairs) + s · sequences + c · context
+    step = max(floor, passes · fixed, k · prompt tokens + q · pairs) + s · sequences + c · context
 
-``fixed``: reading the weights, once for every pass (a pass holds ``micro_batch_tokens`` at most). ``k``: arithmetic of
-a prompt token, ``q``: attention between a prompt token and each one before it. ``s``: what a sequence that decodes adds
-(arithmetic, sampling, book-keeping), ``c``: reading one token of its KV cache. ``floor``: a step with prompt tokens is
-not one captured graph but many kernels, each launched by the host; below some hundred tokens the GPU waits for the
-host, and longer still beyond the largest captured size (``graph_tokens``). On a CPU the floor is 0.
+``fixed``: reading the weights, once for every pass (a pass holds ``micro_batch_tokens`` at most), during which a short
+prompt's arithmetic is done in passing (a roofline). ``k``: arithmetic of a prompt token, ``q``: attention between a
+prompt token and each one before it. ``s``: what a sequence that decodes adds (arithmetic, sampling, book-keeping),
+``c``: reading one token of its KV cache. ``floor``: a step with prompt tokens is not one captured graph but many
+kernels, each launched by the host; below some hundred tokens the GPU waits for the host, and longer still beyond the
+largest captured size (``graph_tokens``). On a CPU the floor is 0.
 
 Around the steps: a request passes the serving process (``request_s`` of its one thread), travels (``overhead_s``), and
 every token passes the same thread again (``token_s``). At thousands of tokens a second that thread, not the GPU, is
@@ -26,6 +27,9 @@ from model_optimizer.records.simulation import SchedulerConfig, StepModel, StepS
 Floats = NDArray[np.float64]
 
 
+LONG_TOKENS = 3000
+
+
 def step_s(
     model: StepModel, config: SchedulerConfig, prefill: float, pairs: float, decodes: float, context: float
 ) -> float:
@@ -33,10 +37,11 @@ def step_s(
     tokens = prefill + decodes
     part = config.micro_batch_tokens
     passes = 1 if part is None or tokens <= part else -(-tokens // part)
-    work = passes * model.fixed_s + prefill * model.per_prefill_token_s + pairs * model.per_prefill_pair_s
+    work = passes * model.fixed_s
     if prefill:
         large = config.graph_tokens is not None and tokens > config.graph_tokens
-        work = max(work, model.large_floor_s if large else model.prompt_floor_s)
+        floor = model.large_floor_s if large else model.prompt_floor_s
+        work = max(work, floor, prefill * model.per_prefill_token_s + pairs * model.per_prefill_pair_s)
     return work + decodes * model.per_decode_seq_s + context * model.per_context_token_s
 
 
@@ -64,7 +69,7 @@ def sample_s(model: StepModel, config: SchedulerConfig, sample: StepSample) -> f
 
 
 def fit(samples: Sequence[StepSample], config: SchedulerConfig) -> StepModel:
-    """The model that lies closest to the samples, relatively: every sample weighs √n, no coefficient is negative.
+    """The model that lies closest to the samples, relatively: no coefficient is negative.
 
     ``config`` is the one that the samples were taken under.
     ``request_s`` cannot be told from ``overhead_s`` by these samples: see calibrate.refine.
@@ -86,7 +91,7 @@ def _decode_only(samples: Sequence[StepSample]) -> StepModel:
     """
     ordered = sorted(samples, key=lambda s: s.decode_seqs)
     best: tuple[float, StepModel] | None = None
-    for bound in range(max(1, len(ordered) - 2)):
+    for bound in range(max(1, len({s.decode_seqs for s in ordered}) - 1)):
         steps, queue = ordered[: len(ordered) - bound], ordered[len(ordered) - bound :]
         rows = np.array([[1.0, s.decode_seqs, s.context_tokens] for s in steps])
         if len({s.decode_seqs for s in steps}) == 1:
@@ -97,7 +102,7 @@ def _decode_only(samples: Sequence[StepSample]) -> StepModel:
             fixed_s=fixed, per_prefill_token_s=0.0, per_decode_seq_s=seq, per_context_token_s=context, token_s=token_s
         )
         error = sum(
-            s.n**0.5
+            _weight(s)
             * (max(fixed + seq * s.decode_seqs + context * s.context_tokens, token_s * s.decode_seqs) / s.seconds - 1)
             ** 2
             for s in ordered
@@ -112,14 +117,25 @@ def _prompts(model: StepModel, samples: Sequence[StepSample], config: SchedulerC
     """The floors, ``k``, ``q`` and the overhead, with what decoding costs known.
 
     Which steps lie on a floor is not known beforehand: every border between them is tried, and the one whose model
-    comes closest is kept.
+    comes closest is kept. Beside floors, pairs can only be told from tokens by long prompts, and are only taken in if
+    that halves the error.
     """
+    plain = _best_borders(model, samples, config, has_pairs=False)
+    if config.graph_tokens is not None and max(s.prefill_tokens for s in samples) < LONG_TOKENS:
+        return plain
+    pairs = _best_borders(model, samples, config, has_pairs=True)
+    return pairs if _error(pairs, samples, config) < 0.5 * _error(plain, samples, config) else plain
+
+
+def _best_borders(
+    model: StepModel, samples: Sequence[StepSample], config: SchedulerConfig, *, has_pairs: bool
+) -> StepModel:
     graph = config.graph_tokens
     sizes = sorted({tokens + s.decode_seqs for s in samples for tokens, _ in _steps_of(s, config)})
     small = [0.0] + [size for size in sizes if graph is not None and size <= graph]
     large = [0.0] + [size for size in sizes if graph is not None and size > graph]
     tried = [
-        _with_borders(model, samples, config, small_border, large_border)
+        _with_borders(model, samples, config, small_border, large_border, has_pairs=has_pairs)
         for small_border in small
         for large_border in large
     ]
@@ -127,15 +143,20 @@ def _prompts(model: StepModel, samples: Sequence[StepSample], config: SchedulerC
 
 
 def _error(model: StepModel, samples: Sequence[StepSample], config: SchedulerConfig) -> float:
-    return float(sum(s.n**0.5 * (sample_s(model, config, s) / s.seconds - 1.0) ** 2 for s in samples))
+    return float(sum(_weight(s) * (sample_s(model, config, s) / s.seconds - 1.0) ** 2 for s in samples))
 
 
 def _with_borders(
-    model: StepModel, samples: Sequence[StepSample], config: SchedulerConfig, small: float, large: float
+    model: StepModel,
+    samples: Sequence[StepSample],
+    config: SchedulerConfig,
+    small: float,
+    large: float,
+    *,
+    has_pairs: bool,
 ) -> StepModel:
     """The fit in which steps of at most ``small`` tokens (``large``, where no graph fits) lie on their floor."""
-    part, graph = config.micro_batch_tokens, config.graph_tokens
-    rows, known = [], []
+    graph, rows, known = config.graph_tokens, [], []
     for s in samples:
         row = [0.0, 0.0, 0.0, 0.0, 1.0 if s.is_ttft else 0.0]
         base = s.decode_seqs * model.per_decode_seq_s + s.context_tokens * model.per_context_token_s
@@ -147,11 +168,10 @@ def _with_borders(
                 row[3 if is_large else 2] += 1.0
             else:
                 row[0] += tokens
-                row[1] += pairs
-                base += model.fixed_s * (1 if part is None or total <= part else -(-total // part))
+                row[1] += pairs if has_pairs else 0.0
         rows.append(row)
         known.append(base)
-    weights = np.array([s.n**0.25 / s.seconds for s in samples])
+    weights = np.array([_weight(s) ** 0.5 / s.seconds for s in samples])
     target = np.array([s.seconds for s in samples]) - np.array(known)
     k, q, small_floor, large_floor, overhead = nnls(np.array(rows) * weights[:, None], target * weights)
     return model.model_copy(
@@ -172,8 +192,13 @@ def _steps_of(sample: StepSample, config: SchedulerConfig) -> list[tuple[float, 
     return [(tokens, tokens * (sample.prefill_context + 0.5 * (tokens + 1)))]
 
 
+def _weight(sample: StepSample) -> float:
+    """Beyond a few observations it is the model that is wrong, not the median."""
+    return float(min(sample.n, 4) ** 0.5)
+
+
 def _relative(rows: Floats, samples: Sequence[StepSample]) -> tuple[Floats, Floats]:
-    weights = np.array([s.n**0.25 / s.seconds for s in samples])
+    weights = np.array([_weight(s) ** 0.5 / s.seconds for s in samples])
     return rows * weights[:, None], np.array([s.seconds for s in samples]) * weights
 
 

@@ -29,6 +29,7 @@ from model_optimizer.pipeline import optimize, tune_only
 from model_optimizer.planning.explain import request_values
 from model_optimizer.planning.fleet import plan_fleet, targets_of
 from model_optimizer.planning.promises import check_slo
+from model_optimizer.planning.works import works
 from model_optimizer.records.base import Emit
 from model_optimizer.records.candidate import Plan
 from model_optimizer.records.diagnosis import Diagnosis
@@ -301,7 +302,8 @@ def doctor(recorded: Path | None = None) -> tuple[Survey, Examination]:
                 cause=str(error).splitlines()[0][:200],
                 fix="write one with: model-optimize doctor --survey FILE",
             ) from error
-    return survey, examine(survey, conditions(), seconds=round(time.monotonic() - began, 3))
+    found = examine(survey, conditions(), seconds=round(time.monotonic() - began, 3))
+    return survey, found.model_copy(update={"works": works(survey, found)})
 
 
 def _log_of_failure(run_folder: Path) -> Path:

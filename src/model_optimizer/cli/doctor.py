@@ -61,16 +61,21 @@ def show_examination(console: Console, found: Examination) -> None:
             line = Text.assemble(finding.title, ("  " + finding.id, "dim"))
             _row(console, "-", line)
         console.print()
+    if found.in_order:
+        console.print(Text("In order", style="bold"))
+        for topic in found.in_order:
+            _row(console, "-", Text(topic))
+        console.print()
     console.print(Text("Works here", style="bold"))
-    for line in found.works:
-        _row(console, "-", Text(line))
+    for way in found.works:
+        _row(console, "-", Text(way))
     console.print()
     console.print(_sum(found))
 
 
 def _show(console: Console, finding: HostFinding) -> None:
-    title = Text.assemble((finding.severity, _STYLES[finding.severity]), "  ", (finding.title, "bold"))
-    console.print(Text.assemble(title, ("  " + finding.id, "dim")))
+    mark, name = (finding.severity, _STYLES[finding.severity]), ("  " + finding.id, "dim")
+    console.print(Text.assemble(mark, "  ", (finding.title, "bold"), name))
     for seen in finding.evidence[:4]:
         _row(console, "seen", Text(f"{seen.source}: {seen.text}", style="dim"))
     _row(console, "cause", Text(finding.cause))

@@ -18,6 +18,7 @@ from model_optimizer.doctor.checks import (
     software,
 )
 from model_optimizer.doctor.facts import describe, family, what_works
+from model_optimizer.doctor.in_order import in_order
 from model_optimizer.records.doctor import (
     SEVERITIES,
     Condition,
@@ -49,6 +50,7 @@ def examine(
         taken_at=survey.taken_at,
         host=describe(survey),
         findings=tuple(findings),
+        in_order=in_order(survey, {finding.id for finding in findings if finding.severity in ("error", "warning")}),
         works=what_works(survey, findings),
         measured=tuple(measured),
         num_probes=len(survey.readings),

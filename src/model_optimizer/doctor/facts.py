@@ -16,6 +16,10 @@ _FAMILIES = {
     "suse": ("suse", "opensuse", "sles"),
     "arch": ("arch", "manjaro"),
 }
+GPU_BROKEN = frozenset(
+    ("driver-library-mismatch", "nvidia-smi-hangs", "fabric-not-ready", "gpu-fell-off-bus", "device-nodes-locked")
+)
+"""Errors with which no engine runs on the GPU, though the driver may name it."""
 
 
 def family(survey: Survey) -> tuple[str, ...]:
@@ -61,14 +65,7 @@ def what_works(survey: Survey, findings: Iterable[HostFinding]) -> tuple[str, ..
     errors = {finding.id for finding in findings if finding.severity == "error"}
     log = nvidia_log(survey)
     works = []
-    broken = {
-        "driver-library-mismatch",
-        "nvidia-smi-hangs",
-        "fabric-not-ready",
-        "gpu-fell-off-bus",
-        "device-nodes-locked",
-    }
-    if log is not None and log.gpus and not errors & broken:
+    if log is not None and log.gpus and not errors & GPU_BROKEN:
         works.append("engines on the GPU: vLLM, SGLang, llama.cpp (model-optimize plan says which schemes)")
     elif "amdgpu" in modules(survey) and of_vendor(survey, "AMD"):
         works.append(

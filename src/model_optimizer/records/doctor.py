@@ -114,6 +114,7 @@ class Examination(Record):
     taken_at: str
     host: str
     findings: tuple[HostFinding, ...]
+    in_order: tuple[str, ...] = ()
     works: tuple[str, ...] = ()
     measured: tuple[ProbedValue, ...] = ()
     num_probes: int

@@ -8,7 +8,7 @@ from typing import Any
 
 from model_optimizer.doctor.read.places import in_container, is_wsl, json_object, nvidia_gpu
 from model_optimizer.doctor.read.system import lines_of, pairs
-from model_optimizer.records.doctor import Hit, Seen, Survey
+from model_optimizer.records.doctor import Hit, Seen, Severity, Survey
 
 _SOURCE = "docker info"
 _OLD_TOOLKIT = (1, 17, 8)
@@ -29,12 +29,13 @@ def docker(survey: Survey) -> Iterator[Hit]:
         return
     info = _info(survey)
     trouble = _trouble(survey, info)
+    weight: Severity = "info" if nvidia_gpu(survey) is None else "warning"  # nothing of ours needs docker on a CPU
     if re.search(r"permission denied", trouble, re.IGNORECASE):
-        yield Hit(id="docker-permission-denied", evidence=(Seen(source=_SOURCE, text=trouble),))
+        yield Hit(id="docker-permission-denied", evidence=(Seen(source=_SOURCE, text=trouble),), severity=weight)
     elif re.search(
         r"cannot connect|is the docker daemon running|connection refused|error during connect", trouble, re.I
     ):
-        yield Hit(id="docker-daemon-down", evidence=(Seen(source=_SOURCE, text=trouble),))
+        yield Hit(id="docker-daemon-down", evidence=(Seen(source=_SOURCE, text=trouble),), severity=weight)
     elif survey.status("docker-info") == "timeout":
         yield Hit(id="docker-daemon-hangs", evidence=(Seen(source=_SOURCE, text="no answer within the time limit"),))
     if "/snap/" in programs["docker"] or str(info.get("DockerRootDir", "")).startswith("/var/snap/"):

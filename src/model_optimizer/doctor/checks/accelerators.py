@@ -16,7 +16,7 @@ _ENGINE_GFX = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "g
 def amd(survey: Survey) -> Iterator[Hit]:
     """amdgpu loaded, the compute device there and open to this user, an architecture that engines are built for."""
     cards = of_vendor(survey, "AMD")
-    compute = re.findall(r"gfx_target_version (\d+)", survey.text("kfd"))
+    compute = re.findall(r"gfx_target_version (\d{1,9})\b", survey.text("kfd"))
     real = [_gfx(number) for number in compute if int(number) > 0]
     if not cards or is_wsl(survey):
         return

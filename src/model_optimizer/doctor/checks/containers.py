@@ -62,7 +62,7 @@ def toolkit(survey: Survey) -> Iterator[Hit]:
         yield Hit(id="container-toolkit-missing", evidence=(*shown, Seen(source="PATH", text="no nvidia-ctk")))
     elif has_toolkit and "nvidia" not in names and not devices:
         yield Hit(id="container-runtime-not-registered", evidence=shown)
-    version = re.search(r"version (\d+)\.(\d+)\.(\d+)", survey.text("nvidia-ctk"))
+    version = re.search(r"version (\d{1,6})\.(\d{1,6})\.(\d{1,6})\b", survey.text("nvidia-ctk"))
     if version and tuple(int(part) for part in version.groups()) < _OLD_TOOLKIT:
         found = ".".join(version.groups())
         yield Hit(

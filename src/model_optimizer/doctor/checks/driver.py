@@ -68,7 +68,7 @@ def age(survey: Survey) -> Iterator[Hit]:
     """A driver that current engines do not run on, or that their newest wheels do not."""
     log = nvidia_log(survey)
     version = (log.driver if log else "") or module_version(survey)[0]
-    branch = re.match(r"\d+", version)
+    branch = re.match(r"\d{1,6}\b", version)
     if branch is None:
         return
     seen = Seen(

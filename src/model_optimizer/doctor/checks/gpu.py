@@ -37,7 +37,7 @@ def errors(survey: Survey) -> Iterator[Hit]:
     """Xid events of the kernel's log, each number once, with its meaning; uncorrectable memory errors."""
     said: set[int] = set()
     for line in kernel_lines(survey, r"NVRM: Xid"):
-        match = re.search(r"NVRM: Xid \(([^)]*)\): (\d+)", line)
+        match = re.search(r"NVRM: Xid \(([^)]*)\): (\d{1,5})\b", line)
         if match is None or int(match[2]) in said:
             continue
         number = int(match[2])

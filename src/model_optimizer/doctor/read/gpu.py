@@ -208,7 +208,7 @@ def _on(node: Node, path: str) -> bool | None:
 
 
 def _number(text: str) -> float | None:
-    match = re.match(r"-?\d+(?:\.\d+)?", text)
+    match = re.match(r"-?\d{1,15}(?:\.\d{1,9})?(?!\d)", text)
     return float(match[0]) if match else None
 
 

@@ -113,7 +113,7 @@ def steal_share(stat: str) -> float | None:
 
     ``/proc/stat`` (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal. ``None`` where little ran so far.
     """
-    match = re.search(r"^cpu +((?:\d+ ?){8,})", stat, re.MULTILINE)
+    match = re.search(r"^cpu +(\d{1,19}(?: \d{1,19}){7,})", stat, re.MULTILINE)
     if match is None:
         return None
     user, nice, system, _, _, irq, softirq, steal = (int(word) for word in match[1].split()[:8])

@@ -11,19 +11,24 @@ from typing import IO, Any
 
 from model_optimizer import __version__
 from model_optimizer.diagnosis import diagnose
+from model_optimizer.diagnosis.live import classify
 from model_optimizer.doctor import examine
 from model_optimizer.errors import HostError, SpecInvalid, UnknownName
 from model_optimizer.host.checkpoint import read_checkpoint, require_healthy
 from model_optimizer.host.engine_facts import installed_engine as ask_engine
 from model_optimizer.host.hub import resolve_model
 from model_optimizer.host.probe import probe_host
+from model_optimizer.host.serverload import local_server
 from model_optimizer.host.survey import take_survey
 from model_optimizer.host.toolenv import Toolbox, ToolStatus
 from model_optimizer.kb import query
 from model_optimizer.kb.causes import causes
 from model_optimizer.kb.conditions import conditions
+from model_optimizer.kb.live import engine_metrics, regimes
 from model_optimizer.kb.load import read_yaml
 from model_optimizer.loadgen.drive import LoadRun, Target, run_loads
+from model_optimizer.loadgen.http import Address
+from model_optimizer.loadgen.scrape import Seen, watch
 from model_optimizer.metrics.goodput import judge
 from model_optimizer.pipeline import optimize, tune_only
 from model_optimizer.planning.explain import request_values
@@ -37,6 +42,7 @@ from model_optimizer.records.doctor import Examination, Survey
 from model_optimizer.records.fleet import Fleet
 from model_optimizer.records.hardware import HostSpec
 from model_optimizer.records.knowledge import InstalledEngine, OsName
+from model_optimizer.records.live import LiveDiagnosis
 from model_optimizer.records.model import ModelSpec
 from model_optimizer.records.run import RunManifest, RunSpec, ToolConfig
 from model_optimizer.records.verdict import Check
@@ -304,6 +310,27 @@ def doctor(recorded: Path | None = None) -> tuple[Survey, Examination]:
             ) from error
     found = examine(survey, conditions(), seconds=round(time.monotonic() - began, 3))
     return survey, found.model_copy(update={"works": works(survey, found)})
+
+
+def diagnose_server(
+    url: str, *, show: Emit, seconds: float = 10.0, slo: SLO | None = None, api_key: str | None = None
+) -> LiveDiagnosis:
+    """What a running server is busy with, from its metrics page over that many seconds. Sends it no load.
+
+    Raises ``ServerUnusable`` where nothing answers or a key is needed, ``SpecInvalid`` for an address that is none.
+    """
+    address, engines = Address.parse(url), engine_metrics()
+    local = local_server(address.host, address.port)
+
+    def see() -> Seen:
+        return Seen(local.cpu_seconds(), local.gpu_busy()) if local is not None else Seen()
+
+    paths = [path for engine in engines for path in engine.pages]
+    watched = watch(url, paths, seconds=seconds, emit=show, api_key=api_key, see=see)
+    known = watched.identity
+    found = classify(watched.scrapes, engines, regimes(), slo=slo, slots=known.slots, engine=known.engine)
+    told = {"engine": found.engine or known.engine, "version": known.version, "model": known.model}
+    return found.model_copy(update=told)
 
 
 def _log_of_failure(run_folder: Path) -> Path:

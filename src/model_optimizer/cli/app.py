@@ -222,18 +222,26 @@ def schemes(
 
 @app.command()
 def diagnose(
-    log: Annotated[str, typer.Argument(help="A log file, a run, or - for standard input.")],
+    log: Annotated[str | None, typer.Argument(help="A log file, a run, or - for standard input.")] = None,
     engine: Annotated[str | None, typer.Option(help="The engine that wrote it, where the text does not say.")] = None,
     facts: Annotated[Path | None, typer.Option(help="YAML: what is known of the host (gpu, driver, os, …).")] = None,
+    url: Annotated[str | None, typer.Option(help="A running server instead: what it is busy with.")] = None,
+    seconds: Annotated[float, typer.Option(help="With --url: how long to watch it.", min=2, max=600)] = 10,
+    slo: Slo = None,
+    api_key_env: Annotated[str, typer.Option(help="Environment variable that holds the key.")] = "OPENAI_API_KEY",
     json: Json = False,
 ) -> None:
-    """From a log to the root cause, or to an honest "not known".
+    """From a log, or a running server, to the root cause, or to an honest "not known".
 
-    The line that shows it, the fix with this log's numbers, and how to verify. Where the text does not tell, what to
-    send.
+    The line (or the numbers) that show it, the fix, and how to verify. Where that does not tell, what to send.
     """
-    from model_optimizer.cli.diagnose import diagnose_command
+    from model_optimizer.cli.diagnose import diagnose_command, diagnose_server_command
 
+    if (log is None) == (url is None):
+        raise typer.BadParameter("name a log file, a run or - for standard input; or a server with --url")
+    if url is not None:
+        raise typer.Exit(diagnose_server_command(url, slo or [], seconds=seconds, key_env=api_key_env, json=json))
+    assert log is not None  # noqa: S101 (either is given)
     raise typer.Exit(diagnose_command(log, engine=engine, facts=facts, json=json))
 
 

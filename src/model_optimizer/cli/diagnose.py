@@ -1,8 +1,10 @@
-"""``model-optimize diagnose``: from a log to its root cause."""
+"""``model-optimize diagnose``: from a log to its root cause, from a running server to its regime."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -10,7 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from model_optimizer import api
+from model_optimizer.cli.progress import ProgressView
+from model_optimizer.cli.show_live import show_live
 from model_optimizer.records.diagnosis import Diagnosis
+from model_optimizer.records.workload import SLO
+from model_optimizer.request import parse_slo, resolve
 
 
 def diagnose_command(log: str, *, engine: str | None, facts: Path | None, json: bool) -> int:
@@ -24,6 +30,18 @@ def diagnose_command(log: str, *, engine: str | None, facts: Path | None, json: 
     else:
         show_diagnosis(Console(highlight=False), found)
     return 1 if found.verdict == "unknown" else 0
+
+
+def diagnose_server_command(url: str, slo: Sequence[str], *, seconds: float, key_env: str, json: bool) -> int:
+    """Exit 0 where a regime was found, 1 where the server does not tell enough."""
+    limits = SLO.model_validate(resolve({"model": url, "slo": parse_slo(slo)}).slo)
+    with ProgressView(quiet=json) as view:
+        found = api.diagnose_server(url, show=view, seconds=seconds, slo=limits, api_key=os.environ.get(key_env))
+    if json:
+        print(found.to_json().decode())
+    else:
+        show_live(Console(highlight=False), found)
+    return 1 if found.regime == "unknown" else 0
 
 
 def show_diagnosis(console: Console, found: Diagnosis) -> None:

@@ -34,7 +34,7 @@ _WANTED = re.compile(
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSWD|CREDENTIAL|AUTH|(?:^|_)KEY(?:$|_)|APIKEY", re.IGNORECASE)
 _TOOL_FOLDER = re.compile(r"[A-Za-z0-9.-]+-[0-9a-f]{12}")
 _PATH_NAME = re.compile(r"(?:_PATH|_DIR|_FILE|_HOME|_BUNDLE)$", re.IGNORECASE)
-_LOGIN = re.compile(r"""(?<=://)[^/\s,@]{1,512}(?=@)|(?<![/\w.])[^/\s,:@='"]{1,64}:[^/\s,@'"]{1,256}(?=@)""")
+_LOGIN = re.compile(r"""(?<=://)[^/\s'"]{1,512}(?=@)|(?<![/\w.])[^/\s,:@='"]{1,64}:[^/\s,@'"]{1,256}(?=@)""")
 _QUERY_SECRET = re.compile(r"(?i)([?&](?:\w*token|\w*key|sig\w*|password)=)[^&\s]+")
 _TOKEN_SHAPE = re.compile(r"\b(?:hf|ghp|gho|glpat|sk|nvapi)[_-][A-Za-z0-9_-]{12,}")
 

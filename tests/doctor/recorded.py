@@ -37,7 +37,7 @@ BASE: dict[str, str] = {
     "limits": "Limit                     Soft Limit           Hard Limit           Units\n"
     "Max open files            65536                1048576              files\n"
     "Max locked memory         unlimited            unlimited            bytes\n",
-    "kernel": "Linux version 6.8.0-48-generic (buildd@lcy02-amd64-010) (gcc 13.2.0) #48-Ubuntu SMP\n",
+    "kernel": "Linux version 6.8.0-48-generic (builder@host) (gcc 13.2.0) #48-Ubuntu SMP\n",
     "os-release": 'PRETTY_NAME="Ubuntu 24.04.1 LTS"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n',
     "numa": "/sys/devices/system/node/has_cpu: 0\n/sys/devices/system/node/node0/cpulist: 0-15",
     "huge-pages": "always [madvise] never\n",
@@ -65,7 +65,8 @@ BASE: dict[str, str] = {
 _NVIDIA = {
     "modules": BASE["modules"] + "nvidia_uvm 4956160 0 - Live 0x0\nnvidia 54587392 2 nvidia_uvm, Live 0x0\n",
     "programs": BASE["programs"]
-    + "\nnvidia-smi: /usr/bin/nvidia-smi -> /usr/bin/nvidia-smi\nnvidia-ctk: /usr/bin/nvidia-ctk -> /usr/bin/nvidia-ctk",
+    + "\nnvidia-smi: /usr/bin/nvidia-smi -> /usr/bin/nvidia-smi"
+    + "\nnvidia-ctk: /usr/bin/nvidia-ctk -> /usr/bin/nvidia-ctk",
     "nvidia-version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build\n",
     "nvidia-nodes": "/dev/nvidia-uvm: usable\n/dev/nvidia0: usable\n/dev/nvidiactl: usable",
     "nvidia-ctk": "NVIDIA Container Toolkit CLI version 1.18.1\n",

@@ -36,7 +36,7 @@ def test_an_empty_survey_has_no_findings() -> None:
 @pytest.mark.parametrize("status", ["absent", "denied", "timeout"])
 def test_a_host_that_answers_nothing_is_accused_of_nothing_but_silence(status: str) -> None:
     survey, _ = host("healthy-single-gpu")
-    silent = {name: Reading(source=name, status=status) for name in survey.readings}  # type: ignore[arg-type]
+    silent = {name: Reading(source=name, status=status) for name in survey.readings}
     assert grave(changed(survey, **silent)) <= {"nvidia-smi-hangs"}
 
 
@@ -65,7 +65,7 @@ def test_a_page_of_nvidia_smi_that_is_cut_off_says_nothing(share: float) -> None
 
 @pytest.mark.parametrize("word", ["N/A", "[N/A]", "Unknown Error", "", "-", "99999999999999999999"])
 def test_values_that_a_card_does_not_tell_are_no_findings(word: str) -> None:
-    values = {name: word for name in _NONE} if word != "99999999999999999999" else {"temperature": word, "gen": word}
+    values = dict.fromkeys(_NONE, word) if word != "99999999999999999999" else {"temperature": word, "gen": word}
     survey = survey_of({"gpus": [values]})
     assert grave(survey) == set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def test_a_probe_that_fails_hides_nothing(tmp_path: Path) -> None:
     extra = {
         "stumbles": Probe("a probe", stumble),
         "forbidden": Probe("a probe", forbid),
+        "gone": Probe("a network disk", ask=lambda: str(threading.Event().wait(30)), limit_s=0.3),
         "hangs": Probe("sleep 60", command=("sleep", "60"), limit_s=0.3),
         "fails": Probe("false", command=("false",)),
         "missing": Probe("no-such-program", command=("no-such-program-here",)),
@@ -49,7 +51,14 @@ def test_a_probe_that_fails_hides_nothing(tmp_path: Path) -> None:
     began = time.monotonic()
     survey = take_survey(home=tmp_path, environ={}, extra=extra)
     assert time.monotonic() - began < 20
-    wanted = {"stumbles": "failed", "forbidden": "denied", "hangs": "timeout", "fails": "failed", "missing": "absent"}
+    wanted = {
+        "stumbles": "failed",
+        "forbidden": "denied",
+        "gone": "timeout",
+        "hangs": "timeout",
+        "fails": "failed",
+        "missing": "absent",
+    }
     assert {name: survey.status(name) for name in wanted} == wanted
     assert "MemTotal" in survey.text("meminfo")
 

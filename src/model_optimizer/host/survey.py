@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -144,7 +145,7 @@ def _read(probe: Probe) -> Reading:
     """One reading. Nothing that goes wrong here is an error: it is what was found."""
     began = time.monotonic()
     try:
-        status, text, code = _command(probe) if probe.command else ("ok", probe.ask() if probe.ask else "", None)
+        status, text, code = _command(probe) if probe.command else ("ok", _asked(probe), None)
     except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
         status, text, code = "absent", "", None
     except PermissionError:
@@ -159,6 +160,34 @@ def _read(probe: Probe) -> Reading:
     return Reading(
         source=probe.source, status=status, text=shown, exit_code=code, seconds=round(time.monotonic() - began, 3)
     )
+
+
+def _asked(probe: Probe) -> str:
+    """What the function gives, in a thread of its own: a network disk that is gone holds its reader for good.
+
+    Raises what the function raises, and ``TimedOut``.
+    """
+    said: list[str] = []
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            said.append(probe.ask() if probe.ask else "")
+        except Exception as error:  # noqa: BLE001 (raised again below, where it is sorted)
+            failed.append(error)
+
+    thread = threading.Thread(target=ask, name=f"probe {probe.source}", daemon=True)
+    thread.start()
+    thread.join(probe.limit_s)
+    if failed:
+        raise failed[0]
+    if not said:
+        raise TimedOut(
+            f"{probe.source} was not read in time",
+            cause="the kernel does not answer, as with a network disk that is gone",
+            fix="look at mount and at the kernel's log",
+        )
+    return said[0]
 
 
 def _command(probe: Probe) -> tuple[ReadingStatus, str, int | None]:

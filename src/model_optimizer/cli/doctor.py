@@ -19,15 +19,21 @@ _WIDTH = 80
 
 
 def doctor_command(
-    *, json: bool, strict: bool, fix_to: Path | None, survey_to: Path | None, survey_from: Path | None
+    *,
+    json: bool,
+    strict: bool,
+    fix_to: Path | None,
+    survey_to: Path | None,
+    survey_from: Path | None,
+    force: bool = False,
 ) -> int:
     """Exit 0 where nothing stands in the way, 3 on an error, with ``strict`` 1 on a warning."""
     for target in (fix_to, survey_to):
-        if target is not None and target.exists():
+        if target is not None and target.exists() and not force:
             raise SpecInvalid(
                 f"{target} exists already",
-                cause="doctor does not overwrite files",
-                fix="name another file, or remove this one",
+                cause="doctor does not overwrite files by itself",
+                fix="name another file, or say --force",
             )
     survey, found = api.doctor(survey_from)
     if survey_to is not None:
@@ -81,13 +87,10 @@ def _show(console: Console, finding: HostFinding) -> None:
     _row(console, "cause", Text(finding.cause))
     for at, step in enumerate(finding.fix):
         words = step.startswith("#")
-        _row(
-            console,
-            "fix" if at == 0 else "",
-            Text(step.lstrip("# ") if words else step, style="" if words else "green"),
-        )
+        text = Text(step.lstrip("# ")) if words else Text(f"$ {step}", style="green")
+        _row(console, "fix" if at == 0 else "", text)
     for at, step in enumerate(finding.verify):
-        _row(console, "verify" if at == 0 else "", Text(step))
+        _row(console, "verify" if at == 0 else "", Text(f"$ {step}"))
     if finding.fact:
         _row(console, "see", Text(finding.fact, style="dim"))
     console.print()

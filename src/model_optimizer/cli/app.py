@@ -251,15 +251,18 @@ def doctor(
     fix_script: Annotated[Path | None, typer.Option(help="Write the fixes here, as a script to read first.")] = None,
     survey: Annotated[Path | None, typer.Option(help="Write what was read here (JSON; secrets are left out).")] = None,
     recorded: Annotated[Path | None, typer.Option("--from", help="Examine such a file, not this machine.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite those files.")] = False,
     json: Json = False,
 ) -> None:
     """Can this machine do it? What is wrong, why, and the commands that mend it. Changes nothing.
 
-    Exit 3 where something makes serving impossible.
+    Exit 0 where nothing stands in the way (warnings included), 3 on an error, with --strict 1 on a warning.
     """
     from model_optimizer.cli.doctor import doctor_command
 
-    code = doctor_command(json=json, strict=strict, fix_to=fix_script, survey_to=survey, survey_from=recorded)
+    code = doctor_command(
+        json=json, strict=strict, fix_to=fix_script, survey_to=survey, survey_from=recorded, force=force
+    )
     raise typer.Exit(code)
 
 

@@ -76,5 +76,4 @@ def _line(where: str, ids: Iterable[str], can_build: bool) -> Iterator[str]:
     if ours:
         yield f"{where}: {'; '.join(ours)}"
     if others:
-        kind = "also" if ours else "installed by you"
-        yield f"{where}, {kind}: {'; '.join(others)} (Model-Optimizer plans for these, it does not start them)"
+        yield f"{where}, installed by you: {'; '.join(others)} (nothing in the tables refuses; not started by us)"

@@ -29,10 +29,12 @@ def proxies(survey: Survey) -> Iterator[Hit]:
     reached = ("http_proxy", "all_proxy")  # our servers speak http
     if any(name in used for name in reached) and "*" not in hosts and not hosts >= _LOOPBACK:
         line = f"{excepted[0]}={excepted[1]}" if excepted else "no_proxy is not set"
+        missing = sorted(_LOOPBACK - hosts)
+        wanted = [*(excepted[1].split(",") if excepted else ()), *missing]
         yield Hit(
             id="proxy-takes-loopback",
             evidence=(*shown, Seen(source=_SOURCE, text=line)),
-            values={"missing": ",".join(sorted(_LOOPBACK - hosts)), "no_proxy": excepted[1] if excepted else ""},
+            values={"missing": " and ".join(missing), "wanted": ",".join(host.strip() for host in wanted)},
         )
     if "http_proxy" in used and "https_proxy" not in used and "all_proxy" not in used:
         yield Hit(id="proxy-http-only", evidence=shown, values={"name": used["http_proxy"][0]})

@@ -100,6 +100,9 @@ def test_the_script_is_written_once_and_never_over_a_file(tmp_path: Path) -> Non
     assert again.returncode == 2
     assert "exists already" in again.stderr
     assert script.read_text() == before
+    healthy = saved(host("healthy-h200")[0], tmp_path)
+    assert doctor("--from", healthy, "--fix-script", script, "--force").returncode == 0
+    assert "Nothing to fix" in script.read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x00\xff", b"[1]", b'{"taken_at": 1, "readings": []}'])

@@ -44,3 +44,7 @@ def test_without_avx2_no_cpu_build_is_promised() -> None:
 def test_where_nothing_can_be_built_nothing_is_promised_to_be(name: str) -> None:
     assert "on the CPU: " not in said(name)
     assert "installed by you" in said(name)
+
+
+def test_an_amd_gpu_keeps_its_line() -> None:
+    assert "engines on the GPU through ROCm" in said("amd-mi300x")

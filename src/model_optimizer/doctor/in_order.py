@@ -44,7 +44,7 @@ def _processor(survey: Survey, found: Set[str]) -> Iterator[str]:
 
 
 def _disks(survey: Survey, found: Set[str]) -> Iterator[str]:
-    if found & {"disk-nearly-full", "disk-inodes-short", "home-not-writable"}:
+    if "home-not-writable" in found or any(id.startswith("disk-") for id in found):
         return
     home = next((place for place in places(survey) if place.role == "home"), None)
     if home is not None:

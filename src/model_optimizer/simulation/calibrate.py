@@ -13,6 +13,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from model_optimizer.metrics.requests import itl_s, output_tokens, prompt_tokens, ttft_s
 from model_optimizer.records.measurement import LoadResult, RequestTrace
@@ -20,7 +21,7 @@ from model_optimizer.records.simulation import SchedulerConfig, StepModel, StepS
 from model_optimizer.records.workload import SLO, LengthClass, Load, TrafficProfile
 from model_optimizer.simulation.simulate import quick_result, run_load, shape_for
 
-PROMPTS = (48, 256, 512, 1024, 2048, 4096)
+PROMPTS = (48, 128, 256, 512, 1024, 2048, 4096)
 ANSWER = 6
 AMONG_OTHERS = (128, 400, 640, 1536)
 """Below and above the largest captured graph (512), and long enough to be bound by arithmetic."""
@@ -29,11 +30,16 @@ DECODE_PROMPT = 24
 DECODE_ANSWER = 48
 LONG_PROMPT = 1024
 SHORTEST_S = 3.0
-LARGE_BATCH = 256
-"""A batch this large shows what the serving process can hand out; asked of engines that take it."""
+BATCHES = (1, 4, 16, 64, 256)
+"""The largest shows what the serving process can hand out; asked of engines that take it."""
+
+SPARE = 8
+"""Prompts are a few tokens longer or shorter than asked for."""
 
 FEW = (2, 32)
 """So many users leave prompts room enough to be told apart."""
+
+FULL = 0.8
 
 SMEAR_S = 0.004
 """The tokens of one step arrive within about this time."""
@@ -53,17 +59,18 @@ def calibration_plan(*, max_concurrency: int, max_model_len: int) -> tuple[Traff
     """The loads: lone prompts of several lengths, then batches of short ones up to ``max_concurrency``, then a batch
     with long contexts. Each takes seconds on a GPU; ``max_concurrency`` is what the engine runs at once.
     """
-    room = max_model_len - ANSWER - 8
-    lengths = [tokens for tokens in PROMPTS if tokens <= room] or [max(1, room)]
-    alone = _profile("lone prompts", lengths, ANSWER, [1], min_requests=4 * len(lengths))
-    batches = sorted({min(batch, max_concurrency) for batch in (1, 4, 16, 64, LARGE_BATCH)})
-    plan = [alone]
+    room = max_model_len - ANSWER - SPARE
+    lengths = [tokens for tokens in PROMPTS if tokens <= room] or [max(1, room // 2)]
+    prompt, answer = min(DECODE_PROMPT, max_model_len // 4), min(DECODE_ANSWER, max_model_len // 2)
+    beside = max_model_len - answer - SPARE
+    plan = [_profile("lone prompts", lengths, ANSWER, 1, min_requests=4 * len(lengths))]
     if max_concurrency >= FEW[0]:
-        among = [tokens for tokens in AMONG_OTHERS if tokens <= room] or lengths[:1]
-        plan.append(_profile("prompts among others", among, DECODE_ANSWER, [min(4, max_concurrency)], min_requests=40))
-    plan += [_profile(f"batch of {batch}", [DECODE_PROMPT], DECODE_ANSWER, [batch]) for batch in batches]
-    if room >= LONG_PROMPT + DECODE_ANSWER and max_concurrency >= 4:
-        plan.append(_profile("long contexts", [LONG_PROMPT], DECODE_ANSWER, [min(8, max_concurrency)]))
+        among = [tokens for tokens in AMONG_OTHERS if tokens <= beside] or [prompt]
+        plan.append(_profile("prompts among others", among, answer, min(4, max_concurrency), min_requests=24))
+    for batch in sorted({min(batch, max_concurrency) for batch in BATCHES}):
+        plan.append(_profile(f"batch of {batch}", [prompt], answer, batch))
+    if beside >= LONG_PROMPT and max_concurrency >= 4:
+        plan.append(_profile("long contexts", [LONG_PROMPT], answer, min(8, max_concurrency)))
     return tuple(plan)
 
 
@@ -78,7 +85,7 @@ def samples_from(measured: Sequence[tuple[Load, Sequence[RequestTrace]]]) -> tup
         if load.concurrency == 1 and len(by_length) > 1:
             samples += [_first_token(group) for group in by_length.values()]
         elif good:
-            samples += _decoding(load.concurrency or 1, good)
+            samples += _decoding(good)
             samples += _prompts_among_others(load.concurrency or 1, good)
     return tuple(samples)
 
@@ -148,18 +155,36 @@ def _first_token(traces: Sequence[RequestTrace]) -> StepSample:
     )
 
 
-def _decoding(users: int, traces: Sequence[RequestTrace]) -> list[StepSample]:
-    gaps = [gap for trace in traces for gap in itl_s(trace)]
-    if not gaps:
+def _decoding(traces: Sequence[RequestTrace]) -> list[StepSample]:
+    """The usual gap between tokens while (nearly) as many answers as ever were being written and nobody's prompt ended.
+
+    Of a short answer's users many wait for their first token at any time, so writers are counted, not users. In the
+    beginning some write who are not counted; then those who are counted are few, which leaves that time out.
+    """
+    traces = [trace for trace in traces if len(trace.chunk_s) > 1]
+    if not traces:
         return []
+    firsts = sorted(trace.chunk_s[0] for trace in traces)
+    lasts = sorted(trace.chunk_s[-1] for trace in traces)
+    found: list[tuple[int, float]] = []
+    for trace in traces:
+        for a, b in pairwise(trace.chunk_s):
+            begun = bisect.bisect_right(firsts, a)
+            if bisect.bisect_right(firsts, b) == begun:
+                found.append((begun - bisect.bisect_right(lasts, a), b - a))
+    if not found:
+        return []
+    most = max(writers for writers, _ in found)
+    full = [(writers, gap) for writers, gap in found if writers >= FULL * most]
+    writers = statistics.fmean(writers for writers, _ in full)
     lengths = statistics.fmean(prompt_tokens(trace) + output_tokens(trace) / 2 for trace in traces)
     return [
         StepSample(
             prefill_tokens=0,
-            decode_seqs=users,
-            context_tokens=users * lengths,
-            seconds=statistics.median(gaps),
-            n=len(gaps),
+            decode_seqs=writers,
+            context_tokens=writers * lengths,
+            seconds=statistics.median(gap for _, gap in full),
+            n=len(full),
         )
     ]
 
@@ -213,13 +238,13 @@ def _held_up_s(trace: RequestTrace, start_s: float, end_s: float, usual_s: float
 
 
 def _profile(
-    name: str, lengths: Sequence[int], answer: int, loads: Sequence[int], *, min_requests: int | None = None
+    name: str, lengths: Sequence[int], answer: int, users: int, *, min_requests: int | None = None
 ) -> TrafficProfile:
     return TrafficProfile(
         id=f"calibration: {name}",
         lengths=tuple(LengthClass(prompt_tokens=tokens, weight=1.0) for tokens in lengths),
         output_tokens=answer,
-        loads=tuple(Load(concurrency=load) for load in loads),
+        loads=(Load(concurrency=users),),
         seconds_per_load=SHORTEST_S,
-        min_requests_per_load=min_requests or max(4, loads[0]),
+        min_requests_per_load=min_requests or max(4, users),
     )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from model_optimizer.metrics.loads import summarize
 from model_optimizer.records.simulation import SchedulerConfig, StepModel
 from model_optimizer.records.tuning import LoadKind, LoadPoint, PointPrediction, Prediction, Settings, TrialRun
 from model_optimizer.records.workload import SLO, Load, TrafficProfile
 from model_optimizer.simulation.calibrate import refine
 from model_optimizer.simulation.config import SIMULATED, scheduler_config
-from model_optimizer.simulation.simulate import CLIENT, run_load, shape_for
+from model_optimizer.simulation.simulate import quick_result, run_load, shape_for
 from model_optimizer.simulation.steps import fit
 from model_optimizer.tuning.boundary import boundary, load_of, next_load, point, value_of
 
-NUM_REQUESTS = 400
+NUM_REQUESTS = 300
 MOST_LOADS = 12
 
 
@@ -50,8 +49,7 @@ def _simulated(
     config: SchedulerConfig, steps: StepModel, traffic: TrafficProfile, load: Load, slo: SLO, share: float
 ) -> LoadPoint:
     run = run_load(config, steps, traffic, load, shape_for(load, num_requests=NUM_REQUESTS), seed=traffic.seed)
-    result = summarize(load, run.window, run.counted, run.everything, slo=slo, client=CLIENT)
-    return point(result, run.counted, slo, share)
+    return point(quick_result(load, run, slo), run.counted, slo, share)
 
 
 class Forecast:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from model_optimizer.errors import HostError, SpecInvalid, UnknownName
 from model_optimizer.host.checkpoint import read_checkpoint, require_healthy
 from model_optimizer.host.engine_facts import installed_engine as ask_engine
 from model_optimizer.host.hub import resolve_model
+from model_optimizer.host.microprobe import measure
 from model_optimizer.host.probe import probe_host
 from model_optimizer.host.serverload import local_server
 from model_optimizer.host.survey import take_survey
@@ -38,7 +40,7 @@ from model_optimizer.planning.works import works
 from model_optimizer.records.base import Emit
 from model_optimizer.records.candidate import Plan
 from model_optimizer.records.diagnosis import Diagnosis
-from model_optimizer.records.doctor import Examination, Survey
+from model_optimizer.records.doctor import Examination, ProbedValue, Survey
 from model_optimizer.records.fleet import Fleet
 from model_optimizer.records.hardware import HostSpec
 from model_optimizer.records.knowledge import InstalledEngine, OsName
@@ -310,6 +312,18 @@ def doctor(recorded: Path | None = None) -> tuple[Survey, Examination]:
             ) from error
     found = examine(survey, conditions(), seconds=round(time.monotonic() - began, 3))
     return survey, found.model_copy(update={"works": works(survey, found)})
+
+
+def micro_probe(*, show: Emit) -> tuple[ProbedValue, ...]:
+    """How fast memory, matrix units, links and the disk of the models really are: about 20 seconds of this machine.
+
+    Builds no environment; what cannot be measured is told as a note. Raises ``NotWritable`` where the home cannot be.
+    """
+    place = home()
+    host, tools = probe_host(place), toolbox(show)
+    with tempfile.TemporaryDirectory(prefix="microprobe-") as scratch:
+        log = place / "logs" / "microprobe.log"
+        return measure(tools, host, folder=place, scratch=Path(scratch), log=log, emit=show)
 
 
 def diagnose_server(

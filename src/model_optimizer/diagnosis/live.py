@@ -63,10 +63,11 @@ def classify(
     if not found:
         return _unknown(known, w, _too_little(w, known)).model_copy(update={"checks": checks})
     held = conditions(w, found, limits)
+    aside = found[1:] if found[0].regime == "client-bound" else ()  # what to change in a server that is hardly used?
     return LiveDiagnosis(
         regime=found[0].regime,
         engine=known.engine,
-        findings=tuple(_finding(claim, regimes, known, w, held) for claim in found),
+        findings=tuple(_finding(claim, regimes, known, w, held, offers=claim not in aside) for claim in found),
         window=w,
         checks=checks,
         notes=_notes(w, known),
@@ -74,10 +75,16 @@ def classify(
 
 
 def _finding(
-    claim: Claim, regimes: Mapping[str, RegimeEntry], engine: EngineMetrics, w: Window, held: frozenset[str]
+    claim: Claim,
+    regimes: Mapping[str, RegimeEntry],
+    engine: EngineMetrics,
+    w: Window,
+    held: frozenset[str],
+    *,
+    offers: bool,
 ) -> LiveFinding:
     entry = regimes[claim.regime]
-    offered = (*entry.levers.get(engine.engine, ()), *entry.levers.get("any", ()))
+    offered = (*entry.levers.get(engine.engine, ()), *entry.levers.get("any", ())) if offers else ()
     return LiveFinding(
         regime=claim.regime,
         title=entry.title,

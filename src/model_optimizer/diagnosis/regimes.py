@@ -188,21 +188,23 @@ def _queueing(w: Window) -> Claim | None:
 
 
 def _client_bound(w: Window) -> Claim | None:
-    """Under-used: nothing waits, and at most about one request at a time, or the server stands still in between."""
-    if w.running is None or w.waiting_max or w.busy_share is None:
+    """Under-used: nothing waits, and at most about one request at a time, or the server stands still in between.
+
+    Gauges and Little's law must both say so: either alone misses what runs inside one long step.
+    """
+    if w.running is None or w.waiting_max or w.busy_share is None or _at_least(w.kv_usage_max, KV_ROOMY):
         return None
-    still = 1.0 - w.busy_share
-    few = w.running <= ONE_AT_A_TIME and (not w.slots or w.running < HALF_USED * w.slots)
+    inside = max(w.running, w.in_system or 0.0)
+    still = 1.0 - max(w.busy_share, min(1.0, w.in_system or 0.0))
+    few = inside <= ONE_AT_A_TIME and (not w.slots or inside < HALF_USED * w.slots)
     if not few and still < STOOD_STILL_SHARE:
         return None
-    if _at_least(w.kv_usage_max, KV_ROOMY):
-        return None
+    cap = f" of {w.slots:.0f}" if w.slots else ""
     deciders = (
-        _number("running requests", f"{w.running:.1f}" + (f" of {w.slots:.0f}" if w.slots else ""),
-                f"≤ {ONE_AT_A_TIME}"),
-        _number("looks with nothing running", format_share(still), f"≥ {STOOD_STILL_SHARE:.0%}"),
+        _number("requests in the server", f"{inside:.1f}{cap}", f"≤ {ONE_AT_A_TIME}"),
+        _number("time with nothing running", format_share(still), f"≥ {STOOD_STILL_SHARE:.0%}"),
         _number("waiting requests, most", "0", "0"),
-    )  # fmt: skip
+    )
     return Claim("client-bound", 0.9 if still >= HALF_USED else 0.8 if still >= STOOD_STILL_SHARE else 0.6, deciders)
 
 

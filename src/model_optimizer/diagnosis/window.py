@@ -68,6 +68,7 @@ def window(looks: Sequence[Look], engine: EngineMetrics, *, num_failed: int = 0,
         waiting_max=max(waiting, default=None),
         busy_share=_mean([float(value > 0) for value in running]),
         waiting_share=_mean([float(value > 0) for value in waiting]),
+        in_system=_per(reader.spent_seconds(), seconds),
         kv_usage=_mean(usage),
         kv_usage_max=max(usage, default=None),
         slots=slots if slots is not None else _mean(_gauges(kept, engine, "slots")),
@@ -116,6 +117,16 @@ class _Reader:
         if ended is not None:
             return float(ended.count)
         return 0.0 if self._engine.histograms.get("e2e") else None
+
+    def spent_seconds(self) -> float | None:
+        """Seconds that requests spent in the server: their latencies, else the slots' time where the page has that."""
+        ended = self.latency("e2e")
+        if ended is not None:
+            return ended.count * ended.mean
+        if self._engine.histograms.get("e2e"):
+            return None  # the page has it, and no request has ended
+        parts = (self.rise("prompt_seconds"), self.rise("generation_seconds"))
+        return sum(part for part in parts if part is not None) if any(part is not None for part in parts) else None
 
     def finished(self) -> dict[str, float]:
         """Requests that ended, by reason; reasons that did not occur are left out."""

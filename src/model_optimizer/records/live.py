@@ -130,10 +130,12 @@ class Window(Record):
     """The numbers of one interval of a server. ``None``: the engine's page does not say.
 
     Gauges are means over the looks; ``busy_share`` is the share of looks with a request running, ``waiting_share`` the
-    share with one waiting. Latencies are in seconds, rates per second. ``step_tokens`` are tokens a step of the
-    engine, prompts and answers together. ``busiest_process_cores`` is the CPU use of the server's busiest process,
-    ``scheduler_cores`` that of the scheduler as the engine says it. ``forward_share`` is the share of the time in
-    which the model was computing, as the engine says it. ``num_restarts`` counts how often counters went back.
+    share with one waiting. ``in_system`` is the mean number of requests in the server by Little's law (time that
+    requests spent / time that passed): engines set their gauges between steps, and long steps hide what ran.
+    Latencies are in seconds, rates per second. ``step_tokens`` are tokens a step of the engine, prompts and answers
+    together. ``busiest_process_cores`` is the CPU use of the server's busiest process, ``scheduler_cores`` that of the
+    scheduler as the engine says it. ``forward_share`` is the share of the time in which the model was computing, as
+    the engine says it. ``num_restarts`` counts how often counters went back.
     """
 
     seconds: Annotated[float, Field(ge=0)]
@@ -147,6 +149,7 @@ class Window(Record):
     waiting_max: float | None = None
     busy_share: float | None = None
     waiting_share: float | None = None
+    in_system: float | None = None
     kv_usage: float | None = None
     kv_usage_max: float | None = None
     slots: float | None = None

@@ -194,6 +194,8 @@ def _client_bound(w: Window) -> Claim | None:
     """
     if w.running is None or w.waiting_max or w.busy_share is None or _at_least(w.kv_usage_max, KV_ROOMY):
         return None
+    if not (w.generation_tokens_per_s or w.prompt_tokens_per_s or w.requests_per_s):
+        return None  # one long request, of which nothing was seen yet
     inside = max(w.running, w.in_system or 0.0)
     still = 1.0 - max(w.busy_share, min(1.0, w.in_system or 0.0))
     few = inside <= ONE_AT_A_TIME and (not w.slots or inside < HALF_USED * w.slots)

@@ -30,10 +30,11 @@ class Cores(Record):
 
 
 class Default(Record):
-    """What the engine takes where the conditions hold."""
+    """What the engine takes where the conditions hold; ``not_on``: words of the GPU's name that it excepts."""
 
     value: Scalar | Cores
     min_memory_gib: float | None = None
+    not_on: tuple[str, ...] = ()
 
 
 class Tunable(Record):
@@ -87,6 +88,7 @@ class Place(NamedTuple):
     gpu_memory_bytes: int = 0
     capability: str | None = None
     has_experts: bool = False
+    gpu_name: str = ""
 
 
 def read_tuning(file: Traversable) -> EngineTuning:
@@ -151,6 +153,11 @@ def invalid(engine: str, settings: Settings, place: Place) -> str | None:
         return None
     values: dict[str, Scalar | None] = {p.name: default_of(p, place) for p in tuning.parameters}
     values |= {**settings, "max_model_len": place.max_model_len}
+    for parameter in tuning.parameters:
+        if parameter.name in settings and settings[parameter.name] != default_of(parameter, place):
+            unmet = {n: v for n, v in parameter.needs.items() if values.get(n) != v}
+            if unmet:
+                return f"{parameter.name} needs " + ", ".join(f"{n} = {v}" for n, v in unmet.items())
     for constraint in tuning.constraints:
         if any(values.get(name) != wanted for name, wanted in constraint.when.items()):
             continue
@@ -164,6 +171,8 @@ def default_of(parameter: Tunable, place: Place) -> Scalar | None:
     """What the engine takes here when it is not told; ``None``: it decides at start."""
     for default in parameter.defaults:
         if default.min_memory_gib is not None and place.gpu_memory_bytes < default.min_memory_gib * GIB:
+            continue
+        if any(word.lower() in place.gpu_name.lower() for word in default.not_on):
             continue
         return _cores(default.value, place.cores)[0] if isinstance(default.value, Cores) else default.value
     return None

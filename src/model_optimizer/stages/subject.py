@@ -10,7 +10,7 @@ from model_optimizer.records.artifact import Artifact
 from model_optimizer.records.candidate import Candidate
 from model_optimizer.records.run import RunSpec
 from model_optimizer.records.tooling import Fit, Serve
-from model_optimizer.records.tuning import Settings, TuningSpec
+from model_optimizer.records.tuning import Settings, Space, TuningSpec
 from model_optimizer.simulation.config import simulated_engine
 from model_optimizer.stages.context import Context
 from model_optimizer.stages.installed import installed_facts
@@ -44,7 +44,7 @@ def subject_of(
     name = simulated_engine(candidate.engine, has_gpu=bool(ctx.host.gpus))
     version = ctx.toolbox.ensure(engine.TOOL).version
     facts = installed_facts(ctx).get(name)
-    space = parameters(name, version, place, installed=facts, names=tuning.parameters)
+    space = _from_start(parameters(name, version, place, installed=facts, names=tuning.parameters), needed)
     searched = {p.name: p for p in space.parameters}
     start = {
         k: v
@@ -79,6 +79,17 @@ def subject_of(
     )
 
 
+def _from_start(space: Space, needed: Settings) -> Space:
+    """What every trial is started with is this search's default of that parameter, whatever the engine's own is."""
+    kept = [
+        p.model_copy(update={"default": needed[p.name], "values": tuple(dict.fromkeys((*p.values, needed[p.name])))})
+        if p.name in needed
+        else p
+        for p in space.parameters
+    ]
+    return space.model_copy(update={"parameters": tuple(kept)})
+
+
 def _place(ctx: Context, opened: Opened, candidate: Candidate) -> Place:
     gpus = ctx.host.gpus
     return Place(
@@ -89,6 +100,7 @@ def _place(ctx: Context, opened: Opened, candidate: Candidate) -> Place:
         gpu_memory_bytes=gpus[0].memory_bytes if gpus else 0,
         capability=gpus[0].compute_capability if gpus else None,
         has_experts=opened.model.moe is not None,
+        gpu_name=gpus[0].name if gpus else "",
     )
 
 

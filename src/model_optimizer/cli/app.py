@@ -252,6 +252,7 @@ def doctor(
     survey: Annotated[Path | None, typer.Option(help="Write what was read here (JSON; secrets are left out).")] = None,
     recorded: Annotated[Path | None, typer.Option("--from", help="Examine such a file, not this machine.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite those files.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Also measure memory, matrix rates, disk (20 s).")] = False,
     json: Json = False,
 ) -> None:
     """Can this machine do it? What is wrong, why, and the commands that mend it. Changes nothing.
@@ -261,7 +262,13 @@ def doctor(
     from model_optimizer.cli.doctor import doctor_command
 
     code = doctor_command(
-        json=json, strict=strict, fix_to=fix_script, survey_to=survey, survey_from=recorded, force=force
+        json=json,
+        strict=strict,
+        fix_to=fix_script,
+        survey_to=survey,
+        survey_from=recorded,
+        force=force,
+        measure=measure,
     )
     raise typer.Exit(code)
 

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from model_optimizer import api
+from model_optimizer.cli.progress import ProgressView
 from model_optimizer.errors import HostError, SpecInvalid
-from model_optimizer.records.doctor import Examination, HostFinding
+from model_optimizer.records.doctor import Examination, HostFinding, ProbedValue
 from model_optimizer.render.fix_script import fix_script
 from model_optimizer.store.objects import write_atomically
 
@@ -26,6 +27,7 @@ def doctor_command(
     survey_to: Path | None,
     survey_from: Path | None,
     force: bool = False,
+    measure: bool = False,
 ) -> int:
     """Exit 0 where nothing stands in the way, 3 on an error, with ``strict`` 1 on a warning."""
     for target in (fix_to, survey_to):
@@ -35,7 +37,16 @@ def doctor_command(
                 cause="doctor does not overwrite files by itself",
                 fix="name another file, or say --force",
             )
+    if measure and survey_from is not None:
+        raise SpecInvalid(
+            "another machine's file cannot be measured",
+            cause="--measure runs here, --from examines a file from elsewhere",
+            fix="say --measure on that machine",
+        )
     survey, found = api.doctor(survey_from)
+    if measure:
+        with ProgressView(quiet=json) as view:
+            found = found.model_copy(update={"measured": api.micro_probe(show=view)})
     if survey_to is not None:
         write_atomically(survey_to, survey.model_dump_json(indent=2).encode())
     if fix_to is not None:
@@ -72,11 +83,27 @@ def show_examination(console: Console, found: Examination) -> None:
         for topic in found.in_order:
             _row(console, "-", Text(topic))
         console.print()
+    if found.measured:
+        console.print(Text("Measured", style="bold"))
+        for value in found.measured:
+            _row(console, "-", _rate(value))
+        console.print()
     console.print(Text("Works here", style="bold"))
     for way in found.works:
         _row(console, "-", Text(way))
     console.print()
     console.print(_sum(found))
+
+
+def _rate(value: ProbedValue) -> Text:
+    """``memory bandwidth  41.2 GB/s  (86 % of 48 GB/s)  how it was measured``."""
+    share = ""
+    if value.share is not None and value.expected is not None:
+        share = f"  {value.share:.0%} of {value.expected:.3g} {value.unit}"
+    told = Text.assemble(value.name, f"  {value.measured:.3g} {value.unit}", share, ("  " + value.how, "dim"))
+    if value.note:
+        told.append(f"  {value.note}", style="yellow")
+    return told
 
 
 def _show(console: Console, finding: HostFinding) -> None:

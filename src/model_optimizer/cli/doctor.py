@@ -96,14 +96,22 @@ def show_examination(console: Console, found: Examination) -> None:
 
 
 def _rate(value: ProbedValue) -> Text:
-    """``memory bandwidth  41.2 GB/s  (86 % of 48 GB/s)  how it was measured``."""
+    """``memory, all cores  18.1 GB/s  86 % of 21 GB/s  how it was measured``."""
     share = ""
     if value.share is not None and value.expected is not None:
-        share = f"  {value.share:.0%} of {value.expected:.3g} {value.unit}"
-    told = Text.assemble(value.name, f"  {value.measured:.3g} {value.unit}", share, ("  " + value.how, "dim"))
+        share = f"  {value.share:.0%} of {_scaled(value.expected, value.unit)}"
+    told = Text.assemble(value.name, f"  {_scaled(value.measured, value.unit)}", share, ("  " + value.how, "dim"))
     if value.note:
         told.append(f"  {value.note}", style="yellow")
     return told
+
+
+def _scaled(value: float, unit: str) -> str:
+    """``1.69e10``, ``B/s`` → ``16.9 GB/s``: decimal prefixes, as rates of hardware are given."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
 
 
 def _show(console: Console, finding: HostFinding) -> None:

@@ -44,7 +44,7 @@ def test_a_full_card_is_as_usual():
 
 def test_a_laptop_with_a_power_limit_says_so():
     read = {"power.limit": "35.00", "power.default_limit": "80.00", "clocks.sm": "900", "clocks.max.sm": "3105",
-            "clocks_throttle_reasons.active": "0x0000000000000004"}  # fmt: skip
+            "reasons": "0x0000000000000004"}  # fmt: skip
     value = one("NVIDIA GeForce RTX 4060 Laptop GPU", bf16(9), under_load=read)
     assert value.share is not None and value.share < 0.6
     assert "power limit 35 W of" in value.note
@@ -53,7 +53,7 @@ def test_a_laptop_with_a_power_limit_says_so():
 
 
 def test_heat_is_told_with_the_temperature():
-    read = {"clocks_throttle_reasons.active": "0x0000000000000060", "temperature.gpu": "94"}
+    read = {"reasons": "0x0000000000000060", "temperature.gpu": "94"}
     note = one("NVIDIA H200", bf16(300), under_load=read).note
     assert "thermal limit at 94 °C" in note
     assert note.count("thermal limit") == 1

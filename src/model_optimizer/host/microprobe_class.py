@@ -81,7 +81,7 @@ def _reasons(device: Mapping[str, Any], spec: GpuSpec) -> list[str]:
     clock, fastest = _float(read.get("clocks.sm")), _float(read.get("clocks.max.sm"))
     if clock and fastest and clock < _SLOW_CLOCK * fastest:
         found.append(f"{clock:.0f} of {fastest:.0f} MHz under load")
-    active = _bits(read.get("clocks_throttle_reasons.active"))
+    active = _bits(read.get("reasons"))
     found += dict.fromkeys(text for bit, text in _REASONS.items() if active & bit)
     temperature = _float(read.get("temperature.gpu"))
     if "thermal limit" in found and temperature:

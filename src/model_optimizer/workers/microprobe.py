@@ -21,8 +21,8 @@ CPU_SHAPES = ((1, 4096, 4096), (32, 2048, 2048), (512, 2048, 2048))
 FIELDS = (
     "power.limit", "power.default_limit", "power.max_limit", "power.draw", "clocks.sm", "clocks.max.sm",
     "temperature.gpu", "pcie.link.gen.current", "pcie.link.width.current", "pcie.link.gen.max", "pcie.link.width.max",
-    "clocks_throttle_reasons.active",
 )  # fmt: skip
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active", None)  # the new name, the old, none at all
 COPY_BYTES = 256 << 20
 MIN_REPEATS, MAX_REPEATS = 3, 50
 
@@ -64,8 +64,14 @@ class Clock:
         until = time.perf_counter() + budget_s
         taken = []
         while len(taken) < MIN_REPEATS or (len(taken) < MAX_REPEATS and time.perf_counter() < until):
-            taken.append(self(lambda: [work() for _ in range(inner)]) / inner)
+            taken.append(self(lambda: times(inner, work)) / inner)
         return taken
+
+
+def times(count, work):
+    """Call it that often and keep nothing of what it gives."""
+    for _ in range(count):
+        work()
 
 
 class Report:
@@ -163,20 +169,33 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.uuid, self.readings, self.over = uuid, [], threading.Event()
 
+    def read(self, reason):
+        """One reading, or ``None`` where nvidia-smi fails: it refuses the whole question for one unknown field."""
+        fields = [*FIELDS, *([reason] if reason else [])]
+        ask = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(
+                ask + (["-i", self.uuid] if self.uuid else []), capture_output=True, text=True, timeout=5, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        rows = done.stdout.splitlines() if done.returncode == 0 else []
+        row = [value.strip() for value in rows[0].split(",")] if rows else []
+        if len(row) != len(fields):
+            return None
+        return dict(zip([*FIELDS, "reasons"], row, strict=False))
+
     def run(self):
-        ask = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-        if self.uuid:
-            ask += ["-i", self.uuid]
+        for reason in REASONS:
+            first = self.read(reason)
+            if first is not None:
+                break
+        else:
+            return
         while not self.over.is_set():
-            try:
-                done = subprocess.run(ask, capture_output=True, text=True, timeout=5, check=False)
-            except (OSError, subprocess.TimeoutExpired):
-                return
-            if done.returncode != 0:
-                return
-            row = [value.strip() for value in done.stdout.splitlines()[0].split(",")] if done.stdout.strip() else []
-            if len(row) == len(FIELDS):
-                self.readings.append(dict(zip(FIELDS, row, strict=True)))
+            reading = self.read(reason)
+            if reading is not None:
+                self.readings.append(reading)
             self.over.wait(0.3)
 
     def stop(self):

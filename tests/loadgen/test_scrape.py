@@ -193,7 +193,7 @@ def test_looks_that_fail_in_between_are_counted_and_the_rest_is_used(serve):
     found = api.diagnose_server(served.url, show=silent, seconds=3)
     assert found.regime == "idle"
     assert found.window is not None and found.window.num_failed_looks == 1
-    assert any("brought no page" in note for note in found.notes)
+    assert any("brought no page (GET /metrics: HTTP 503)" in note for note in found.notes)
 
 
 def test_a_server_that_begins_anew_is_told(serve):

@@ -70,7 +70,7 @@ def classify(
         findings=tuple(_finding(claim, regimes, known, w, held, offers=claim not in aside) for claim in found),
         window=w,
         checks=checks,
-        notes=_notes(w, known),
+        notes=_notes(w, known, scrapes),
     )
 
 
@@ -108,12 +108,13 @@ def _lever(entry: LeverEntry, w: Window) -> Lever:
     )
 
 
-def _notes(w: Window, engine: EngineMetrics) -> tuple[str, ...]:
+def _notes(w: Window, engine: EngineMetrics, scrapes: Sequence[Scrape] = ()) -> tuple[str, ...]:
     notes = []
     if w.num_restarts:
         notes.append("the server started anew while we looked; the numbers are of the time since")
     if w.num_failed_looks:
-        notes.append(f"{w.num_failed_looks} of {w.num_looks + w.num_failed_looks} looks brought no page")
+        why = next((f" ({scrape.error})" for scrape in reversed(scrapes) if scrape.error), "")
+        notes.append(f"{w.num_failed_looks} of {len(scrapes) or w.num_failed_looks} looks brought no page{why}")
     notes += [f"{engine.title} does not show: {lacking}" for lacking in engine.lacks]
     return tuple(notes)
 

@@ -136,7 +136,7 @@ def _refusal(path: str, reply: Reply) -> str | None:
 async def _identify(client: Client) -> ServerIdentity:
     """From the pages that engines have beside the API. Raises ``ServerUnusable`` where nothing answers at all."""
     models = await client.get("/v1/models", timeout_s=_TIMEOUT_S)
-    if models.error is not None:
+    if models.error is not None and not models.error.startswith("timeout"):  # a busy server is still one
         raise ServerUnusable("no server answers at this address", cause=models.error, fix=FIX_URL)
     listed = _first(models.json())
     owner = str(listed.get("owned_by", "")).lower()

@@ -171,7 +171,7 @@ def test_an_interruption_leaves_the_best_so_far_and_goes_on_to_the_caller() -> N
     spec = TuningSpec(budget=TuningBudget(wall=600.0, trials=8), order="AB")
     ctx = SimulatedContext(stop_after=4)
     with pytest.raises(KeyboardInterrupt):
-        tune(ctx, [subject()], TRAFFIC, LIMITS, spec, saved.append)  # type: ignore[arg-type, list-item]
+        tune(ctx, [subject()], TRAFFIC, LIMITS, spec, saved.append)  # type: ignore[arg-type]
     (last,) = saved[-1]
     assert len(last.trials) == 4 and last.winner is not None and "interrupted" in last.ended
 
@@ -180,12 +180,12 @@ def test_the_same_line_again_asks_the_same_and_goes_on() -> None:
     ctx = SimulatedContext(stop_after=4)
     spec = TuningSpec(budget=TuningBudget(wall=600.0, trials=6), order="AB")
     with pytest.raises(KeyboardInterrupt):
-        tune(ctx, [subject()], TRAFFIC, LIMITS, spec, lambda _: None)  # type: ignore[arg-type, list-item]
+        tune(ctx, [subject()], TRAFFIC, LIMITS, spec, lambda _: None)  # type: ignore[arg-type]
     before = list(ctx.asked)
     ctx._stop_after = None
-    (tuning,) = tune(ctx, [subject()], TRAFFIC, LIMITS, spec, lambda _: None)  # type: ignore[arg-type, list-item]
+    (tuning,) = tune(ctx, [subject()], TRAFFIC, LIMITS, spec, lambda _: None)  # type: ignore[arg-type]
     assert ctx.asked[: len(before)] == before
-    (fresh,) = tune(SimulatedContext(), [subject()], TRAFFIC, LIMITS, spec, lambda _: None)  # type: ignore[arg-type, list-item]
+    (fresh,) = tune(SimulatedContext(), [subject()], TRAFFIC, LIMITS, spec, lambda _: None)  # type: ignore[arg-type]
     assert [t.settings for t in tuning.trials] == [t.settings for t in fresh.trials]
 
 
@@ -208,7 +208,7 @@ def test_a_rival_is_confirmed_against_the_first_ones_default_and_its_own() -> No
         candidate=rival.candidate.model_copy(update={"engine_args": {"max_num_seqs": 16}}), space=faster
     )
     ctx = SimulatedContext()
-    first, second = tune(ctx, [plain, rival], TRAFFIC, LIMITS, spec, lambda _: None)  # type: ignore[arg-type, list-item]
+    first, second = tune(ctx, [plain, rival], TRAFFIC, LIMITS, spec, lambda _: None)  # type: ignore[arg-type]
     assert len(first.trials) == 1  # only its default: the search went to the one that holds more
     assert second.reference == first.candidate.label
     assert second.confirmation is not None and second.confirmation.order == "ABBA"

@@ -31,7 +31,7 @@ from model_optimizer.tuning import boundary as b
 from model_optimizer.tuning.decide import held
 from model_optimizer.tuning.forecast import Forecast
 
-TRAFFIC = TrafficProfile(prompt_tokens={64: 0.8, 512: 0.2}, output_tokens=32, loads=(4,))
+TRAFFIC = TrafficProfile.model_validate({"prompt_tokens": {64: 0.8, 512: 0.2}, "output_tokens": 32, "loads": [4]})
 LIMITS = SLO.model_validate({"ttft_p95": "400 ms", "tpot_p95": "25 ms"})
 TRUE = StepModel(fixed_s=0.004, per_prefill_token_s=40e-6, per_decode_seq_s=0.3e-3, overhead_s=0.004)
 SPACE = Space(

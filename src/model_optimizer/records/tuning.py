@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from model_optimizer.records.base import Record
 from model_optimizer.records.candidate import Candidate
@@ -211,6 +211,16 @@ class TuningSpec(Record):
     order: str = "ABBA"
     parameters: tuple[str, ...] = ()
     fixed: Settings = {}
+
+    @field_validator("order")
+    @classmethod
+    def _has_both(cls, value: str) -> str:
+        """Repeats of the default alone, or of the winner alone, confirm nothing."""
+        if not {"A", "B"} <= set(value) <= {"A", "B", "C"}:
+            raise ValueError(
+                f"{value!r}: letters A (default), B (winner) and C (its own default), A and B at least once"
+            )
+        return value
 
 
 class Tuning(Record):

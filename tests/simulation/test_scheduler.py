@@ -141,6 +141,12 @@ def test_without_chunks_a_prompt_over_the_budget_is_refused():
     assert traces[0].error is not None
 
 
+def test_without_chunks_an_answer_may_not_outgrow_the_budget():
+    """Who gave way could never come back: prompt and answer so far would be more than a step holds."""
+    _, traces, _ = run(config(max_num_batched_tokens=100, chunked_prefill=False), [Asked(0.0, 60, 50)])
+    assert traces[0].error is not None
+
+
 def test_the_latest_gives_way_and_still_gets_all_its_tokens():
     """Two sequences of 40 + 60 tokens do not fit 128: the second is computed again when the first is done."""
     tight = config(num_kv_tokens=128, max_model_len=128)

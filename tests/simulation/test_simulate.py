@@ -94,6 +94,13 @@ def test_the_window_counts_what_leaves_inside_it():
     assert run.everything[: len(run.counted)] == run.counted
 
 
+def test_an_overload_is_over_too():
+    """Ten thousand arrivals a second on an engine that serves sixty: the window closes, what was counted is served."""
+    result = simulate(CONFIG, STEPS, MIX, Load(rate_per_s=10_000.0), slo=LIMITS, num_requests=200)
+    assert result.good_share < 0.1
+    assert result.num_requests <= 400
+
+
 def test_a_load_takes_some_milliseconds():
     """350 requests of 128 tokens: 5-15 ms on one core; 200 settings with six loads each take about ten seconds."""
     load = Load(rate_per_s=20.0)

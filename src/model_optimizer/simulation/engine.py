@@ -65,6 +65,7 @@ class Engine:
         self._intake_s = 0.0  # the intake's clock
         self._served = 0.0  # service that each request of the intake has had since the beginning, seconds
         self._ticks: list[float] = []  # when the tokens of a decode step were handed out
+        self._given_way = 0  # preemptions at the last step in which nothing could be computed
         self._ended: dict[int, Sequence] = {}
         self._refused: dict[int, tuple[float, str]] = {}
 
@@ -116,6 +117,9 @@ class Engine:
         if self._watch is not None:
             self._watch(scheduler, step)
         if not step.tokens:  # everything that ran gave way
+            if not scheduler.preemptions > self._given_way:
+                raise RuntimeError("the simulated scheduler is stuck: no request fits a step")
+            self._given_way = scheduler.preemptions
             return
         self.num_steps += 1
         self.now_s += step_s(steps, self._config, step.prefill, step.pairs, step.decodes, step.context)

@@ -94,11 +94,11 @@ class Scheduler:
     def refuses(self, prompt_tokens: int, output_tokens: int) -> str | None:
         """Why a request of this size can never be served; ``None``: it can."""
         most = min(self.config.max_model_len, self.slot_tokens or self.num_blocks * self.block)
+        if not self.is_slots and not self.config.chunked_prefill:
+            most = min(most, self.budget)  # one that gave way computes prompt and answer again, in one step
         longest = prompt_tokens + output_tokens
         if longest > most:
             return f"http_400: {longest} tokens exceed the {most} that one request may have"
-        if not self.is_slots and not self.config.chunked_prefill and prompt_tokens > self.budget:
-            return f"http_400: a prompt of {prompt_tokens} tokens exceeds max_num_batched_tokens={self.budget}"
         return None
 
     def add(self, sequence: Sequence) -> None:

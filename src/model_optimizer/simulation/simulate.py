@@ -24,6 +24,9 @@ from model_optimizer.simulation.steps import step_s
 
 CLIENT = ClientHealth(loop_lag_p99_s=0.0, cpu_share=0.0)
 _NONE = float("inf")
+PATIENCE = 10
+"""With this many times the warm-up's requests waiting, the load is an overload."""
+
 TURNAROUND_S = 0.0005
 """A user's pause between the end of an answer and the next request, as measured with our client."""
 
@@ -43,6 +46,7 @@ class _Clients:
 
     def __init__(self, traffic: TrafficProfile, load: Load, shape: Shape, seed: object, spread_s: float) -> None:
         self._shape = shape
+        self._most = max(2 * shape.counted, traffic.max_requests_per_load if shape.seconds else 0)
         rng = random.Random(f"{seed}/window")  # noqa: S311 (lengths, not secrets)
         self._lengths = mixed(traffic.lengths, rng)
         self._output = traffic.output_tokens
@@ -66,7 +70,14 @@ class _Clients:
         return [self._request(at_s) for at_s in self._times]
 
     def left(self, number: int, at_s: float) -> Asked | None:
-        return None if self._users is not None else self._request(next(self._times))
+        if self._users is not None:
+            return None
+        waiting = self._num_asked - self._num_ended
+        if self.start_s is None and waiting > PATIENCE * self._shape.warmup:
+            self.start_s = at_s  # waiting for the warm-up would only make the queue longer
+        if self.end_s is not None and waiting > self._most:
+            return None
+        return self._request(next(self._times))
 
     def ended(self, number: int, at_s: float) -> Asked | None:
         self._num_ended += 1
@@ -84,6 +95,8 @@ class _Clients:
 
     def _request(self, at_s: float) -> Asked:
         length = next(self._lengths)
+        if self.end_s is None and len(self.counted) >= self._most:  # an overload: its queue only grows
+            self.end_s = at_s
         if self.start_s is not None and at_s >= self.start_s and (self.end_s is None or at_s < self.end_s):
             self.counted.add(self._num_asked)
             self._pending += 1

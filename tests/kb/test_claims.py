@@ -117,7 +117,15 @@ def test_the_old_flag_is_marked_removed():
 
 
 def test_no_advice_that_lowers_security_or_hides_faults():
-    harmful = ("setenforce 0", "--disable-validation", "mokutil --disable", "-e 0", "DxCache", "chmod 777", "empty_cache")
+    harmful = (
+        "setenforce 0",
+        "--disable-validation",
+        "mokutil --disable",
+        "-e 0",
+        "DxCache",
+        "chmod 777",
+        "empty_cache",
+    )
 
     def texts(folder):
         for entry in folder.iterdir():

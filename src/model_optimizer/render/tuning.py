@@ -90,7 +90,8 @@ def _sentence(tuning: Tuning) -> str:
     found = f"Trial {best.number} holds {_amount(_held(best), tuning)} within the SLO"
     if default is not None and best.number != default.number:
         found += f"; the engine's default holds {_amount(_held(default), tuning)}"
-    return f"{found}. {tuning.ended}".strip()
+    ended = tuning.ended[:1].upper() + tuning.ended[1:]
+    return f"{found}. {ended}{'.' if ended else ''}".strip()
 
 
 def _proof(tuning: Tuning) -> list[str]:
